@@ -17,7 +17,7 @@ ALIKE := $(addprefix --deselect=tests/policy/,peers test_gone_endpoints.py test_
   test_contract.py::test_every_scorer test_endpoint_health.py::test_a_fleet_that_sheds_some_requests_stays_whole \
   test_endpoint_health.py::test_a_burst_that_makes_pages_late_leaves_nobody_out_and_passes)
 
-.PHONY: help setup native profiled vllm check static static-uncompiled lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
+.PHONY: help setup native profiled vllm check static static-uncompiled lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel images-check counts adversary demo bench study study-policies peers proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -100,7 +100,7 @@ adversary: setup ## attacks on the picker, each with bounds on what others feel:
 demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft
 	@$(BIN)/epp demo
 
-bench: setup ## run all benchmarks and refresh docs/performance.md
+bench: setup ## run all benchmarks and refresh their tables in docs/
 	@$(BIN)/python -m bench all --write-docs
 
 study: setup ## every policy over traces and workloads, to docs/routing-study.md: hours; goes on where it stopped (QUICK=1 a part, KEPT=1 what was played)

@@ -34,7 +34,7 @@ from bench.profiling import measure as measure_profile
 from bench.programs import measure as measure_programs
 from bench.progress import Progress
 from bench.published import measure as measure_published
-from bench.replay.benchmark import measure as measure_replay
+from bench.replay import measure as measure_replay
 from bench.replicas.benchmark import measure as measure_replicas
 from bench.replicas.programs import measure as measure_replicas_programs
 from bench.replicas.soak import measure as measure_soak_replicas
@@ -208,8 +208,8 @@ def _check(asked: argparse.Namespace) -> int:
     if asked.records is not None and not asked.records.absolute().parent.is_dir():
         raise ConfigError("there is no such folder to write to", f"--records {asked.records}")
     place = _place(asked.name, asked)
-    if asked.write_docs and asked.name != EVERYTHING and not docs.has_place(place):
-        raise ConfigError(f"{docs.PAGE.name} has no place marked for {place}", "--write-docs")
+    if asked.write_docs and asked.name != EVERYTHING and docs.page_of(place) is None:
+        raise ConfigError(f"no page has a place marked for {place}", "--write-docs")
     return 0
 
 
@@ -236,9 +236,10 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> int:
     report = asyncio.run(_awaited(lambda: measure(Progress(), options)))
     table.show(report, console)
     console.print(f"{command} on {machine}.", style="dim", soft_wrap=True)
-    if asked.write_docs and docs.has_place(_place(name, asked)):
+    place = _place(name, asked)
+    if asked.write_docs and (page := docs.page_of(place)) is not None:
         text = table.markdown(report, machine=machine, command=command)
-        docs.write(_place(name, asked), text, report.picture)
+        docs.write(place, text, page, report.picture)
     if asked.json:
         figures = {figure.key: round(figure.value, 6) for figure in report.figures}
         line = Line(name=name, figures=figures, machine=machine, command=command)
@@ -306,7 +307,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="the same work, fewer repetitions")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument(
-        "--write-docs", action="store_true", help="refresh the table in docs/performance.md"
+        "--write-docs", action="store_true", help="refresh the table in the documentation"
     )
     parser.add_argument(
         "--records",

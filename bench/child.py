@@ -1,11 +1,15 @@
-"""A module that runs as a process of its own, is told lines and answers with lines."""
+"""Modules that run as processes of their own: told lines that they answer, or asked once."""
 
 import asyncio
+import os
 import sys
-from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+import msgspec
 
 from epp.errors import WarmpickError
+
+T = TypeVar("T")
 
 
 class MeasurementFailed(WarmpickError):
@@ -32,12 +36,7 @@ class Child:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -54,3 +53,16 @@ class Child:
         if not line:
             raise MeasurementFailed(f"{self._module} ended")
         return line
+
+
+async def printed(module: str, kind: type[T], **variables: str) -> T:
+    """Return what `python -m MODULE` prints, as JSON. Raises `MeasurementFailed` where it fails."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module),
+        env=os.environ | variables,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await child.communicate()
+    if child.returncode:
+        raise MeasurementFailed(f"{module} ended with status {child.returncode}")
+    return msgspec.json.decode(said, type=kind)

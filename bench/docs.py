@@ -1,19 +1,21 @@
-"""Refreshes the tables of docs/performance.md, so that no figure there is typed by hand."""
+"""Refreshes the tables of the documentation, so that no figure there is typed by hand."""
 
 from pathlib import Path
 
 from epp.errors import ConfigError
 
 _BEGIN = "<!-- %s: begin -->"
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = tuple(DOCS / f"{name}.md" for name in ("performance", "accuracy-study", "holding-study"))
 
 
-def has_place(name: str, page: Path = PAGE) -> bool:
-    """Return whether there are markers for the table of benchmark `name`."""
-    return _BEGIN % name in page.read_text(encoding="utf-8")
+def page_of(name: str) -> Path | None:
+    """Return the page with markers for the table of benchmark `name`, None if none has them."""
+    pages = (page for page in PAGES if _BEGIN % name in page.read_text(encoding="utf-8"))
+    return next(pages, None)
 
 
-def write(name: str, text: str, picture: bytes = b"", page: Path = PAGE) -> None:
+def write(name: str, text: str, page: Path, picture: bytes = b"") -> None:
     """Put `text` between the markers of benchmark `name`, and its picture beside the page.
 
     Raises `ConfigError` without markers.

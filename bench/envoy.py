@@ -70,7 +70,6 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     stream_idle_timeout_s: float = 30
     concurrency: int = 1
     reuse_port: bool = False
-    log_level: str = "warning"
 
     @property
     def picks(self) -> bool:
@@ -93,7 +92,7 @@ async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "en
             str(envoy_binary()),
             *("--config-path", str(path)),
             *("--concurrency", str(settings.concurrency)),
-            *("--log-level", settings.log_level),
+            *("--log-level", "warning"),
             "--disable-hot-restart",
         ],
         log_dir=log_dir,

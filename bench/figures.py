@@ -1,6 +1,6 @@
 """What a benchmark hands back: named figures with their runs, and what was promised of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import msgspec
@@ -24,7 +24,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         if self.least is not None:
             parts.append(f"≥ {self.least:g}")
         if self.of_floor is not None:
-            parts.append(f"≤ {self.of_floor:.2f} of floor")
+            parts.append(f"≤ {self.of_floor:.2f} times floor")
         return ", ".join(parts)
 
 
@@ -48,6 +48,19 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     def value(self) -> float:
         """The median of the runs."""
         return median(self.runs)
+
+
+def single(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:
+    """Return the figure of what was measured once."""
+    return Figure(key=key, says=says, unit=unit, runs=(value,), budget=budget)
+
+
+def several(
+    key: str, says: str, unit: str, runs: Iterable[float], most: float | None = None
+) -> Figure:
+    """Return the figure of several runs, whose median is to be `most` at most."""
+    budget = None if most is None else Budget(most=most)
+    return Figure(key=key, says=says, unit=unit, runs=tuple(runs), budget=budget)
 
 
 class Grid(msgspec.Struct, frozen=True):

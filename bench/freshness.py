@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from bench.accuracy import mooncake
 from bench.figures import Budget, Figure, Report
+from bench.hold.runs import POD
 from bench.options import Options
 from bench.progress import Progress
 from epp.errors import ConfigError
-from epp.replay.engines.presets import limits_of
-from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
+from epp.replay.plan import Policy, RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, on_cores
 
@@ -23,7 +23,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 MINUTES = (20, 31)
 COPIES = 1.4
 WARM_UP_SECONDS = 120.0
-PODS = (PodPlan(limits=limits_of(1_600_000)),) * 8
+PODS = (POD,) * 8
 _WITHIN = Budget(most=1.02)
 NOTES = (
     f"Mooncake's conversation trace, minutes {MINUTES[0]} to {MINUTES[1]}, {COPIES} copies.",
@@ -98,7 +98,7 @@ def _ratios(means: Mapping[str, tuple[float, ...]]) -> list[Figure]:
     return [
         Figure(
             key=key,
-            says=f"mean TTFT, {VARIANTS[one][0]}, to {VARIANTS[other][0]}",
+            says=f"mean TTFT: {VARIANTS[one][0]} ÷ {VARIANTS[other][0]}",
             unit="",
             runs=tuple(a / b for a, b in zip(means[one], means[other], strict=True)),
             budget=_WITHIN,

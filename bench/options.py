@@ -12,10 +12,10 @@ from epp.protocol.extproc.observation import Observation
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """`quick`: fewer repetitions of the same work. `records` is a file for every
-    single result. `only` and `transports` are for `adversary`: rows or names of attacks, and
-    transports to attack; empty is all attacks, and the default transport. The rest is for
-    `accuracy`.
+    """`quick`: fewer repetitions of the same work. `records` is a file for every single result.
+
+    `only` and `transports` are for `adversary`: rows or names of attacks, none for all of them,
+    and transports to attack. `only` of `published` are its rows. The rest is for `accuracy`.
 
     `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.
     `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
@@ -31,4 +31,4 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     observe: tuple[Observation, ...] = ()
     against: str | None = None
     only: tuple[str, ...] = ()
-    transports: tuple[Transport, ...] = ()
+    transports: tuple[Transport, ...] = ("native",)

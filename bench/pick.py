@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
+from bench.extproc.stack import rotated
 from bench.figures import Budget, Figure, Report
 from bench.options import Options
 from bench.progress import Progress
@@ -27,15 +28,15 @@ _BUDGETS = {
 _SAYS = {
     "us": "a pick among %s endpoints",
     "exchange_us": "an exchange, %s body",
-    "exchange_us_2k_after": "an exchange, 2k body, after %s of others' memory",
+    "exchange_us_2k_after": "an exchange, 2k body, %s of other memory read before it",
 }
 _PICKS = 400
 _MEGABYTES = 24 << 20
 NOTES = (
-    "A pick is of a 2 KB chat that was parsed: hash, match, estimate, compare, book.",
+    "A pick of a 2 KB chat, once parsed: hash, match, estimate, compare, enter in the books.",
     "An exchange is all that ext_proc asks of one request among ten endpoints, bytes to bytes.",
     "CPU time of one thread that does nothing else: caches are warmer than beside a proxy.",
-    "After 4m, 16m: that many MiB of other memory were read before each exchange.",
+    "4m, 16m: MiB of other memory, which is no longer in the processor's caches after that.",
 )
 
 
@@ -48,7 +49,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     jobs = dict([*_picks(), *_exchanges()])
     names = list(jobs)
     for turn in range(-1, rounds):
-        for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+        for name in rotated(names, turn):
             cost = jobs[name]()
             if turn >= 0:
                 runs.setdefault(name, []).append(cost)

@@ -19,7 +19,7 @@ from bench.extproc.cpu import CONNECTIONS, SIZES
 from bench.extproc.load import Order
 from bench.extproc.stack import MAIN, Stack, running
 from bench.extproc.workload import Shape
-from bench.figures import Figure, Grid, Report
+from bench.figures import Grid, Report, single
 from bench.options import Options
 from bench.progress import Progress
 from epp.compiled import MODULES
@@ -77,12 +77,12 @@ def report(counts: Mapping[str, Counter[str]]) -> Report:
     """Tell the shares of samples, by size of body and by part, and how many samples there were."""
     shares = {size: shares_of(found) for size, found in counts.items()}
     figures = [
-        Figure(key=f"{part}_{size}", says=f"{part}, {size}", unit="%", runs=(share,))
+        single(f"{part}_{size}", f"{part}, {size}", "%", share)
         for size, found in shares.items()
         for part, share in found.items()
     ]
     figures += [
-        Figure(key=f"samples_{size}", says=f"samples, {size}", unit="", runs=(found.total(),))
+        single(f"samples_{size}", f"samples, {size}", "", found.total())
         for size, found in counts.items()
     ]
     names = (*PARTS, REST, "samples")

@@ -51,8 +51,8 @@ NOTES = (
         " `epp demo`: the same for all programs of a round, others in each round."
     ),
     (
-        "Cores are the router's and its proxy's, with what they do when nobody asks: smg is both,"
-        " least request is Envoy alone."
+        "Cores are those of the router and its proxy, work without requests included. smg is both"
+        " in one; least request is Envoy alone."
     ),
     "Load, model servers and routers are on the same machine.",
 )
@@ -124,8 +124,8 @@ PROGRAMS: Mapping[str, tuple[str, Start]] = {
 }
 KINDS = (
     ("ttft", "mean TTFT", "ms"),
-    ("ttft_p50", "p50", "ms"),
-    ("ttft_p99", "p99", "ms"),
+    ("ttft_p50", "TTFT p50", "ms"),
+    ("ttft_p99", "TTFT p99", "ms"),
     ("whole", "mean of the whole answer", "ms"),
     ("cached", "found cached", "%"),
     ("cores", "cores", ""),
@@ -147,7 +147,7 @@ FLEETS = (
     Fleet("", "equal servers", ()),
     Fleet(
         "_unequal",
-        "every second server 2.5 times slower, which nobody is told",
+        "every second server 2.5 times slower, no router is told",
         ("--speed", str(SPEED / 2.5)),
     ),
 )

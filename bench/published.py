@@ -15,7 +15,7 @@ from bench.extproc.cpu import SIZES
 from bench.extproc.load import Order
 from bench.extproc.stack import TRANSPORT, Route, Stack, running
 from bench.extproc.workload import Shape
-from bench.figures import Figure, Grid, Report
+from bench.figures import Figure, Grid, Report, single
 from bench.options import Options
 from bench.progress import Progress
 
@@ -32,10 +32,10 @@ LONG_RATE, LONG_CORES, LONG_CHUNKS = 5.0, 3.82, 1_000
 STREAMS, MAX_STREAMS = 1_500, 1_024
 """Envoy AI Gateway #1884: streamed requests at once, and how many of them are served."""
 NOTES = (
-    "Published figures are their authors', on machines of theirs; only the work is the same.",
+    "Published figures are from other machines; only the work is the same.",
     (
-        "Here Envoy, the load and the model servers run on the same machine as the picker, and"
-        " take part of the time. Model servers answer at once."
+        "Warmpick shares its machine with Envoy, the load and the model servers, which take part"
+        " of the time. Model servers answer at once."
     ),
     "Cores are the picker's. 100,000 tokens are 400 KB; an answer's chunks are 10 ms apart.",
 )
@@ -109,13 +109,13 @@ ROWS: dict[str, Callable[..., Awaitable[None]]] = {
 }
 _SAYS = (
     *(
-        (f"ms_{n}", f"220 KB prompts, {n} clients: mean to the head, ms", each)
+        (f"ms_{n}", f"220 KB prompts, {n} clients: mean time to the response headers, ms", each)
         for n, each in CLIENTS.items()
     ),
     ("rps_200", "220 KB prompts, 200 clients: requests a second", PLATEAU),
-    ("idle", "cores of an idle picker, 100 endpoints", IDLE_CORES),
+    ("idle", "cores of a picker without requests, 100 endpoints", IDLE_CORES),
     ("long", "cores at 5 prompts of 100,000 tokens a second, answers of 1,000", LONG_CORES),
-    ("streams", f"served of {STREAMS:,} streamed requests at once", MAX_STREAMS),
+    ("streams", f"requests served of {STREAMS:,} streamed at once", MAX_STREAMS),
 )
 
 
@@ -146,13 +146,13 @@ async def measure(progress: Progress, options: Options) -> Report:
         each
         for key, says, published in rows
         for each in (
-            Figure(key=f"{key}_published", says=says, unit="", runs=(published,)),
+            single(f"{key}_published", says, "", published),
             Figure(key=key, says=says, unit="", runs=tuple(seen[key])),
         )
     ]
     grid = Grid(
-        title="the same work",
-        columns=("published", "here"),
+        title="work",
+        columns=("published by others", "Warmpick"),
         rows=tuple((says, (f"{key}_published", key)) for key, says, _ in rows),
     )
     return Report(name="published", figures=tuple(figures), grids=(grid,), notes=NOTES)

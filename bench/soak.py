@@ -14,7 +14,7 @@ from bench.extproc.cpu import CONNECTIONS, SIZES
 from bench.extproc.load import Order
 from bench.extproc.stack import MAIN, Stack, running
 from bench.extproc.workload import Shape
-from bench.figures import Budget, Figure, Report
+from bench.figures import Budget, Report, single
 from bench.options import Options
 from bench.progress import Progress
 
@@ -45,11 +45,11 @@ async def measure(progress: Progress, options: Options) -> Report:
     return Report(
         name="soak",
         figures=(
-            _figure("requests", "requests answered, all with 200", "", count),
-            _figure("rps", "requests a second over the whole run", "/s", count / seconds),
-            _figure("rss_mb_settled", "memory once caches are full", "MB", settled[0][1]),
-            _figure("rss_mb_end", "memory at the end", "MB", samples[-1][1]),
-            _figure("growth_mb", "growth from there to the end", "MB", growth(settled), budget),
+            single("requests", "requests answered, all with 200", "", count),
+            single("rps", "requests a second over the whole run", "/s", count / seconds),
+            single("rss_mb_settled", "memory once caches are full", "MB", settled[0][1]),
+            single("rss_mb_end", "memory at the end", "MB", samples[-1][1]),
+            single("growth_mb", "growth from there to the end", "MB", growth(settled), budget),
         ),
         notes=NOTES,
         picture=draw([samples], settled[0][0], "requests answered"),
@@ -80,10 +80,6 @@ def growth(samples: Sequence[Sample]) -> float:
     """Return how far the straight line nearest to samples rises from first to last, in MB."""
     passed, memory = [each[0] for each in samples], [each[1] for each in samples]
     return linear_regression(passed, memory).slope * (passed[-1] - passed[0])
-
-
-def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:
-    return Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)
 
 
 def draw(processes: Sequence[Sequence[Sample]], settled: float, over: str) -> bytes:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from bench.figures import Figure, Grid, Report
 
-HEADINGS = ("key", "what", "median (min - max)", "floor", "of floor", "budget", "kept")
+HEADINGS = ("key", "what", "median (min - max)", "floor", "times floor", "budget", "within budget")
 _IF_ANY = frozenset(HEADINGS[3:])
 _VERDICT = {True: "yes", False: "no", None: ""}
 _COLOUR = {"yes": "green", "no": "red", "": ""}
@@ -45,7 +45,8 @@ def show(report: Report, console: Console) -> None:
     for grid in report.grids:
         heads = (grid.title, *grid.columns, *HEADINGS[-2:])
         _print(console, heads, grid_cells(report, grid))
-    _print(console, HEADINGS, [cells(report, figure) for figure in report.rows()])
+    if rows := [cells(report, figure) for figure in report.rows()]:
+        _print(console, HEADINGS, rows)
     for note in report.notes:
         console.print(note, style="dim")
 

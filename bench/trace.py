@@ -6,8 +6,6 @@ Compiled modules show no calls, so the exchange runs in a process of its own wit
 WARMPICK_NATIVE=off. The rows are the modules in the order in which the exchange enters them.
 """
 
-import asyncio
-import os
 import sys
 from collections import Counter
 from itertools import islice
@@ -17,7 +15,8 @@ from types import FrameType
 import msgspec
 
 import epp
-from bench.figures import Figure, Report
+from bench.child import printed
+from bench.figures import Report, single
 from bench.options import Options
 from bench.progress import Progress
 
@@ -34,23 +33,14 @@ async def measure(progress: Progress, options: Options) -> Report:
     """Trace one exchange; the counts do not vary, so `options` change nothing."""
     del options
     progress.step("one exchange, function by function")
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.trace"),
-        env=os.environ | {"WARMPICK_NATIVE": "off", "PYTHONHASHSEED": "0"},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said, _ = await child.communicate()
-    calls = msgspec.json.decode(said, type=list[str])
+    calls = await printed(__name__, list[str], WARMPICK_NATIVE="off", PYTHONHASHSEED="0")
     modules = Counter(calls)
-    figures = [
-        Figure(key="calls", says="calls of functions", unit="", runs=(len(calls),)),
-        Figure(key="modules", says="modules that are entered", unit="", runs=(len(modules),)),
-    ]
-    figures += [
-        Figure(key=name, says="calls into this module", unit="", runs=(count,))
-        for name, count in modules.items()
-    ]
-    return Report(name="trace", figures=tuple(figures), notes=NOTES)
+    figures = (
+        single("calls", "calls of functions", "", len(calls)),
+        single("modules", "modules that are entered", "", len(modules)),
+        *(single(name, "calls into this module", "", count) for name, count in modules.items()),
+    )
+    return Report(name="trace", figures=figures, notes=NOTES)
 
 
 def traced() -> list[str]:

@@ -18,7 +18,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from bench.figures import Budget, Figure, Report
+from bench.figures import Figure, Report, several
 from bench.options import Options
 from bench.progress import Progress
 from bench.request_path import Messages, RequestPath, bodies
@@ -54,10 +54,10 @@ _EXCHANGES = 400
 _ROUNDS = {True: 9, False: 25}
 _BATCH = 100
 NOTES = (
-    "Of the thread that picks: a look at the headers, a header more to encode, the request's end.",
-    "Of the thread that exports: spans and their encoding as OTLP, without the network.",
-    "Without `--tracing` nothing of it runs. The ring (`epp explain`) takes in every request.",
-    "The console asks each second or two for 1,000 endpoints and 200 decisions, in short pieces.",
+    "On the event loop: reading the headers, encoding one more header, the request's end.",
+    "On the exporting thread: making spans and encoding them as OTLP, without the network.",
+    "Without `--tracing` no span is made. Every decision is kept for `epp explain`.",
+    "The console asks every second or two for 1,000 endpoints and 200 decisions.",
 )
 
 
@@ -96,10 +96,12 @@ def _figures(rounds: int) -> tuple[Figure, ...]:
         if turn >= 0:
             runs["ring"].append(_ring_us(DecisionRing(fleets[0], {}), committed, kept))
     return (
-        _figure("span_us_sampled", "a sampled request, on the loop", runs["sampled"], 40),
-        _figure("span_us_unsampled", "an unsampled request", runs["unsampled"], 1),
-        _figure("ring_us", "a request in the ring of decisions", runs["ring"], 3),
-        _figure("span_thread_us", "a sampled request, on another thread", runs["thread"]),
+        several(
+            "span_us_sampled", "a sampled request, on the event loop", "µs", runs["sampled"], 40
+        ),
+        several("span_us_unsampled", "an unsampled request", "µs", runs["unsampled"], 1),
+        several("ring_us", "keeping a decision for `epp explain`", "µs", runs["ring"], 3),
+        several("span_thread_us", "a sampled request, on another thread", "µs", runs["thread"]),
         *_console_figures(rounds),
     )
 
@@ -131,13 +133,15 @@ def _console_figures(rounds: int) -> Iterator[Figure]:
     asyncio.run(_asked(page))
     asked = [asyncio.run(_asked(page)) for _ in range(rounds)]
     spent, sizes, pieces = (tuple(column) for column in zip(*asked, strict=True))
-    yield _console("console_ms_1000", "a page of the console, CPU", "ms", spent, 20)
-    yield _console("console_kb_1000", "its size", "KB", sizes, 300)
-    yield _console("console_piece_ms_1000", "the longest piece of it", "ms", pieces, 5)
+    yield several("console_ms_1000", "a page of the console, CPU", "ms", spent, 20)
+    yield several("console_kb_1000", "a page of the console, size", "KB", sizes, 300)
+    yield several(
+        "console_piece_ms_1000", "a page of the console, longest piece of work", "ms", pieces, 5
+    )
     _longest_piece(path)  # the first one imports
     metrics = tuple(_longest_piece(path) for _ in range(rounds))
-    yield _console(
-        "metrics_piece_ms_1000", "the longest piece of the metrics page", "ms", metrics, 5
+    yield several(
+        "metrics_piece_ms_1000", "the metrics page, longest piece of work", "ms", metrics, 5
     )
 
 
@@ -162,15 +166,6 @@ async def _asked(page: Callable[[Query], Awaitable[bytes]]) -> tuple[float, floa
         now = time.thread_time()
         longest, turned = max(longest, now - turned), now
     return 1e3 * (time.thread_time() - started), len(task.result()) / 1e3, 1e3 * longest
-
-
-def _console(key: str, says: str, unit: str, runs: tuple[float, ...], most: float) -> Figure:
-    return Figure(key=key, says=says, unit=unit, runs=runs, budget=Budget(most=most))
-
-
-def _figure(key: str, says: str, runs: list[float], most: float | None = None) -> Figure:
-    budget = None if most is None else Budget(most=most)
-    return Figure(key=key, says=says, unit="µs", runs=tuple(runs), budget=budget)
 
 
 def _costs(records: Sequence[RequestRecord]) -> Iterator[tuple[str, float]]:

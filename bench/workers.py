@@ -42,16 +42,16 @@ LEAST_OF_TWO = 1.7
 """Requests a second of two workers to those of one, where there are cores to spare."""
 NOTES = (
     (
-        f"{SIZE >> 10} KB chats with JSON responses, {CONNECTIONS} connections, closed loop. With"
-        f" {CORES_TO_SPARE} cores or more {PROCESSES_TO_SPARE} processes send that each, to as many"
-        " processes of model servers."
+        f"{SIZE >> 10} KB chats with JSON responses, {CONNECTIONS} connections, closed loop. On a"
+        f" machine with {CORES_TO_SPARE} cores or more, {PROCESSES_TO_SPARE} processes send this"
+        " load each, to as many processes of model servers."
     ),
-    "Cores and CPU are those of all processes of the picker and of all their threads.",
+    "Cores and CPU are those of all processes and threads of the picker.",
     (
-        "Load, model servers and Envoy are on the same machine: with no core left for the picker,"
-        " requests a second say nothing of it; what its event loops take of a request does."
+        "Load, model servers and Envoy run on the same machine. If they leave the picker no core"
+        " of its own, only the CPU of its event loops describes it, and requests/s do not."
     ),
-    "The busier one's share is of the CPU of all workers' event loops: an even share is 1 / N.",
+    "The share is of the CPU of all workers' event loops: an even share is 1 / N.",
 )
 
 
@@ -159,7 +159,7 @@ def _ratios(runs: Mapping[Setting, Sequence[_Run]], least: float | None) -> list
     return [
         Figure(
             key=f"rps_ratio_{workers}_{threads}",
-            says=f"requests a second to one's: {workers} workers, Envoy with {threads} threads",
+            says=f"requests/s ÷ those of 1 worker: {workers} workers, Envoy with {threads} threads",
             unit="",
             runs=tuple(each.rps / one.rps for each, one in zip(several, alone, strict=True)),
             budget=Budget(least=least) if least and workers == 2 else None,
@@ -172,11 +172,11 @@ def _ratios(runs: Mapping[Setting, Sequence[_Run]], least: float | None) -> list
 def _figures(workers: int, threads: int, runs: list[_Run]) -> list[Figure]:
     where = f"{workers} worker{'s' if workers > 1 else ''}, Envoy with {threads} threads"
     kinds = (
-        ("rps", "requests a second", "/s"),
-        ("cores", "cores of the picker", ""),
-        ("cpu_us", "CPU of a request", "µs"),
-        ("loop_us", "of that in event loops", "µs"),
-        ("busier", "the busier worker's share", ""),
+        ("rps", "requests/s", "/s"),
+        ("cores", "cores used by the picker", ""),
+        ("cpu_us", "CPU per request", "µs"),
+        ("loop_us", "CPU per request, event loops only", "µs"),
+        ("busier", "busiest worker's share of the CPU", ""),
     )
     return [
         Figure(

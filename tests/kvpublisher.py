@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from epp.model.kv_changes import BlocksRemoved, BlocksStored, Change
-from epp.protocol.kvevents.batches import MAX_PAYLOAD_BYTES, UnreadableBatch, open_batch
+from epp.protocol.kvevents.batches import UnreadableBatch, open_batch
 
 TOPIC = b"kv@pod-0@base"
 END = (2**64 - 1).to_bytes(8, "big")
@@ -59,9 +59,9 @@ class WholeBatch(NamedTuple):
     malformed: int
 
 
-def read_batch(body, model="", most_bytes=MAX_PAYLOAD_BYTES):
+def read_batch(body, model=""):
     """Read all parts of a batch; an `UnreadableBatch` if one of them cannot be."""
-    batch = open_batch(body, model, most_bytes)
+    batch = open_batch(body, model)
     if isinstance(batch, UnreadableBatch):
         return batch
     parts = []

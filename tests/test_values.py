@@ -348,7 +348,6 @@ WHOLE = {
     "num_blocks": MAX_CAPACITY_TOKENS,
     "max_tokens": MAX_CAPACITY_TOKENS,
     "match_unit": MAX_BLOCK_TOKENS,
-    "sliding_window": MAX_CAPACITY_TOKENS,
     "offload_tokens": MAX_CAPACITY_TOKENS,
     "capacity_tokens": MAX_CAPACITY_TOKENS,
 }

@@ -1,5 +1,6 @@
 """What the LRUs would have predicted for the requests that the picker routed."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -24,22 +25,12 @@ def own(seen: Sequence[Observation]) -> list[Guess]:
 
 def baselines(cache: Cache) -> Mapping[str, Callable[[str], Predictor]]:
     """Return, by name, predictors that know nothing, for servers by their target."""
+    own = defaultdict[str, Lru](lambda: Lru(cache.blocks, cache.block))
     return {
         "llm_d_router": LlmDRouter(LLM_D_ROUTER_ENTRIES).of,
         "llm_d_router_tuned": LlmDRouter(cache.blocks + 1).of,
-        "lru_true_capacity": _Separate(cache).of,
+        "lru_true_capacity": own.__getitem__,
     }
-
-
-class _Separate:
-    """An LRU of the true capacity for each server."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._servers: dict[str, Lru] = {}
-
-    def of(self, server: str) -> Lru:
-        return self._servers.setdefault(server, Lru(self._cache.blocks, self._cache.block))
 
 
 def retold(

@@ -17,6 +17,7 @@ from epp.errors import WarmpickError
 DECISION = "x-warmpick-decision"
 PATH = "/v1/chat/completions"
 REQUEST_SECONDS = 60.0
+_MAX_PROMPT = 3_000
 
 
 class Refused(WarmpickError):
@@ -52,17 +53,14 @@ class Player:
     """Takes the turns of a workload through one gateway.
 
     `model` is the name to ask for. Answers are made of the tokens `words`, where there are any.
-    A conversation ends early when its prompt has more than `max_prompt` tokens. `idle` are the
+    A conversation ends early when its prompt has more than 3,000 tokens. `idle` are the
     conversations that could go on, `seen` is what was observed.
     """
 
-    def __init__(
-        self, url: str, model: str, words: Sequence[int], *, max_prompt: int = 3_000
-    ) -> None:
+    def __init__(self, url: str, model: str, words: Sequence[int]) -> None:
         self._url = url + PATH
         self._model = model
         self._words = words
-        self._max_prompt = max_prompt
         self.seen: list[Observation] = []
         self.idle: list[Conversation] = []
 
@@ -105,14 +103,14 @@ class Player:
             predicted=decision.predicted_cached_tokens,
             predicted_prompt=decision.prompt_tokens,
             prompt=usage.prompt_tokens,
-            cached=answer.usage.cached_tokens,
+            cached=usage.cached_tokens,
             generated=usage.completion_tokens or answer.chunks,
         )
         self.seen.append(seen)
         conversation.messages.append({"role": "assistant", "content": answer.text})
         conversation.turn += 1
         conversation.endpoint = decision.endpoint
-        if usage.prompt_tokens > self._max_prompt:
+        if usage.prompt_tokens > _MAX_PROMPT:
             conversation.turn = len(session.turns)
         return seen
 

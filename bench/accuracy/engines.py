@@ -19,6 +19,13 @@ BLOCKS = 256
 CONTEXT = 4096
 MODELS = Path(__file__).parents[2] / ".cache" / "models"
 WORDS = 200
+_SHARED: dict[str, object] = {
+    "--served-model-name": MODEL,
+    "--block-size": BLOCK,
+    "--max-model-len": CONTEXT,
+    "--max-num-seqs": 16,
+}
+"""Flags of either engine."""
 _BUILD_SECONDS = 180.0
 _VARIABLES = {"VLLM_SERVER_DEV_MODE": "1"}  # for /reset_prefix_cache
 
@@ -91,25 +98,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return ids[:: max(1, len(ids) // WORDS)][:WORDS]
 
     def _simulator(self, ports: Ports) -> tuple[str, ...]:
-        flags = {
-            "--port": ports.http,
-            "--served-model-name": MODEL,
-            "--block-size": BLOCK,
-            "--num-gpu-blocks-override": BLOCKS,
-            "--max-model-len": CONTEXT,
-            "--max-num-seqs": 16,
-        }
+        flags = _SHARED | {"--port": ports.http, "--num-gpu-blocks-override": BLOCKS}
         return (sys.executable, "-m", "model_server.simulator", *_flat(flags))
 
     def _vllm(self, ports: Ports) -> tuple[str, ...]:
-        flags = {
-            "--served-model-name": MODEL,
+        flags = _SHARED | {
             "--port": ports.http,
-            "--block-size": BLOCK,
             "--num-gpu-blocks": BLOCKS,
             "--kv-cache-bytes": "64M",
-            "--max-model-len": CONTEXT,
-            "--max-num-seqs": 16,
             "--drain-seconds": 1,
         }
         events = {

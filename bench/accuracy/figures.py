@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bench.accuracy.errors import Errors
-from bench.figures import Budget, Figure, Grid
+from bench.figures import Budget, Figure, Grid, single
 
 PREDICTORS = {
     "tokens": "Warmpick, token ids",
@@ -18,14 +18,14 @@ PREDICTORS = {
 """Who predicts, in the order of the table."""
 
 _BUDGETS = {"tokens": Budget(most=1), "events": Budget(most=1), "text": Budget(most=3)}
-_MEASURES = {
-    "mae": "mean absolute error",
-    "over": "predicted too much",
-    "under": "predicted too little",
-    "off": "requests off by a block or more",
+Measures = Mapping[str, tuple[str, str]]
+"""What is said of each error, and the head of its column."""
+MEASURES: Measures = {
+    "mae": ("mean absolute error", "mean absolute error"),
+    "over": ("predicted too much", "predicted too much"),
+    "under": ("predicted too little", "too little"),
+    "off": ("requests off by a block or more", "off by ≥ 1 block"),
 }
-_COLUMNS = ("mean absolute error", "too much", "too little", "off by ≥ 1 block")
-NOTICE = Budget(most=3)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -36,30 +36,41 @@ class Part(msgspec.Struct, frozen=True):
     picture: bytes = b""
 
 
-def scored(scores: Mapping[str, Sequence[Errors]], suffix: str = "") -> tuple[Figure, ...]:
+def scored(
+    scores: Mapping[str, Sequence[Errors]],
+    suffix: str = "",
+    names: Mapping[str, str] = PREDICTORS,
+    measures: Measures = MEASURES,
+) -> tuple[Figure, ...]:
     """Turn the errors of each predictor, one a run, into figures; `suffix` ends every key."""
     return tuple(
         Figure(
             key=f"{measure}_{name}{suffix}_pct",
-            says=f"{PREDICTORS[name]}: {says}",
+            says=f"{names[name]}: {says}",
             unit="%",
             runs=tuple(getattr(each, measure) for each in scores[name]),
             budget=_BUDGETS.get(name) if measure == "mae" else None,
         )
-        for name in PREDICTORS
+        for name in names
         if name in scores
-        for measure, says in _MEASURES.items()
+        for measure, (says, _) in measures.items()
     )
 
 
-def grid(title: str, scores: Mapping[str, Sequence[Errors]], suffix: str = "") -> Grid:
+def grid(
+    title: str,
+    scores: Mapping[str, Sequence[Errors]],
+    suffix: str = "",
+    names: Mapping[str, str] = PREDICTORS,
+    measures: Measures = MEASURES,
+) -> Grid:
     """Lay the same figures out, a predictor a row."""
     rows = tuple(
-        (says, tuple(f"{measure}_{name}{suffix}_pct" for measure in _MEASURES))
-        for name, says in PREDICTORS.items()
+        (says, tuple(f"{measure}_{name}{suffix}_pct" for measure in measures))
+        for name, says in names.items()
         if name in scores
     )
-    return Grid(title, _COLUMNS, rows)
+    return Grid(title, tuple(column for _, column in measures.values()), rows)
 
 
 def counted(scores: Mapping[str, Sequence[Errors]], suffix: str = "") -> tuple[Figure, ...]:
@@ -67,7 +78,7 @@ def counted(scores: Mapping[str, Sequence[Errors]], suffix: str = "") -> tuple[F
     runs = [each for name in ("text", "tokens", "events") for each in scores.get(name, ())]
     requests = sum(each.requests for each in runs)
     return (
-        Figure(key=f"requests{suffix}", says="requests compared", unit="", runs=(requests,)),
+        single(f"requests{suffix}", "requests compared", "", requests),
         Figure(
             key=f"hit{suffix}_pct",
             says="prompt tokens that were really cached",
@@ -75,8 +86,3 @@ def counted(scores: Mapping[str, Sequence[Errors]], suffix: str = "") -> tuple[F
             runs=tuple(each.hit for each in runs),
         ),
     )
-
-
-def noticed(key: str, says: str, counts: Sequence[int]) -> Figure:
-    """Make the figure of a server that lost its cache."""
-    return Figure(key=key, says=says, unit="requests", runs=tuple(counts), budget=NOTICE)

@@ -9,7 +9,7 @@ from bench.accuracy.baselines import own
 from bench.accuracy.client import Player
 from bench.accuracy.engines import BLOCK, MODEL, Engine
 from bench.accuracy.errors import Errors, errors
-from bench.accuracy.figures import Part, counted
+from bench.accuracy.figures import MEASURES, Part, counted, grid, scored
 from bench.accuracy.gateway import gateway
 from bench.accuracy.identities import Identity, chosen
 from bench.accuracy.replay import BLOCK as TRACE_BLOCK
@@ -17,7 +17,6 @@ from bench.accuracy.replay import Replay
 from bench.accuracy.servers import Servers, running
 from bench.accuracy.traces import KNOWN, traces_at
 from bench.accuracy.workload import Shape, Workload
-from bench.figures import Figure, Grid
 from bench.options import Options
 from bench.progress import Progress
 from epp.protocol.extproc.observation import Observation
@@ -30,12 +29,7 @@ NOTES = (
     "Errors are in per cent of all prompt tokens; every request counts, observed or not.",
     "Answers that are not streamed are always observed.",
 )
-_COLUMNS = ("mean absolute error", "too much", "too little")
-_MEASURES = {
-    "mae": "mean absolute error",
-    "over": "predicted too much",
-    "under": "predicted too little",
-}
+_MEASURES = {name: MEASURES[name] for name in ("mae", "over", "under")}
 
 
 def sampled_traces(progress: Progress, place: Path, options: Options) -> Iterator[Part]:
@@ -74,35 +68,25 @@ async def _play(
     servers: Servers, identity: Identity, workload: Workload, observation: Observation
 ) -> Errors:
     """Play a workload on servers that hold nothing, with a picker that knows nothing."""
-    await servers.reset(servers.ports)
+    await servers.reset(*servers.ports)
     async with gateway(servers, identity, observation) as url:
         seen = await Player(url, MODEL, servers.engine.words()).play(workload)
     return errors(own(seen), BLOCK)
 
 
 def _part(title: str, scores: Mapping[Case, Sequence[Errors]], suffix: str = "") -> Part:
-    figures = tuple(
-        Figure(
-            key=_key(measure, case, suffix),
-            says=f"{_says(case)}: {says}",
-            unit="%",
-            runs=tuple(getattr(each, measure) for each in runs),
-        )
-        for case, runs in scores.items()
-        for measure, says in _MEASURES.items()
-    )
-    rows = tuple(
-        (_says(case), tuple(_key(measure, case, suffix) for measure in _MEASURES))
-        for case in scores
-    )
+    names = {_name(case): _says(case) for case in scores}
+    named = {_name(case): runs for case, runs in scores.items()}
+    figures = scored(named, suffix, names, _MEASURES)
     every = [each for runs in scores.values() for each in runs]
-    return Part((*figures, *counted({"text": every}, suffix)), Grid(title, _COLUMNS, rows))
+    return Part(
+        (*figures, *counted({"text": every}, suffix)), grid(title, named, suffix, names, _MEASURES)
+    )
 
 
-def _key(measure: str, case: Case, suffix: str) -> str:
+def _name(case: Case) -> str:
     known, observation = case
-    share = observation.one_in or str(observation)
-    return f"{measure}_{known}_observe_{share}{suffix}_pct"
+    return f"{known}_observe_{observation.one_in or observation}"
 
 
 def _says(case: Case) -> str:
@@ -112,5 +96,5 @@ def _says(case: Case) -> str:
 
 def _share(observation: Observation) -> str:
     known = {"all": "every response observed", "first": "only first chunks observed"}
-    known["auto"] = "what teaches something observed"
+    known["auto"] = "observed as `auto` does"
     return known.get(str(observation), f"one response in {observation.one_in} observed")

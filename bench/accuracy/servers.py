@@ -35,22 +35,23 @@ class Servers:
         return tuple(ports.target for ports in self.ports)
 
     async def start(self, ports: Ports) -> None:
-        """Start the server of these ports, again where it has ended."""
+        """Start the server of these ports."""
         self._processes[ports] = await self.engine.start(ports, self.log_dir)
 
-    async def kill(self, ports: Ports) -> None:
-        """End a server without grace; its ports are free on return."""
+    async def restart(self, ports: Ports) -> None:
+        """End a server without grace, and start it again where it was."""
         await self._processes.pop(ports).stop(0)
         async with asyncio.timeout(_KILL_SECONDS):
             while not _free(ports.http):  # its children notice a moment later
                 await asyncio.sleep(_PAUSE)
+        await self.start(ports)
 
     async def stop(self) -> None:
         """End all servers."""
         stops = (process.stop(self.engine.grace) for process in self._processes.values())
         await asyncio.gather(*stops)
 
-    async def reset(self, servers: Sequence[Ports]) -> None:
+    async def reset(self, *servers: Ports) -> None:
         """Empty caches once nobody uses them. Raises `TimeoutError` where somebody stays."""
         async with asyncio.timeout(_RESET_SECONDS):
             for target in [ports.target for ports in servers]:

@@ -14,7 +14,7 @@ from itertools import chain
 
 import aiohttp
 
-from bench.adversary.attack import WORST_MS, Attack, BoundBroken, Strike
+from bench.adversary.attack import WORST_MS, Attack, BoundBroken
 from bench.adversary.bodies import CHAT, COMPLETIONS, send
 from bench.adversary.ground import RENDER_S, Ground, Setting
 from bench.adversary.others import READER, Answer, answer, usual
@@ -69,12 +69,15 @@ def _elsewhere(head: bytes, _: bytes) -> Iterator[bytes]:
     return answer(b"", b"307 Temporary Redirect", b"location: " + head.split()[1])
 
 
-RENDERED: dict[str, Callable[[], Answer]] = {
+_EITHER: dict[str, Callable[[], Answer]] = {
     "hangs": lambda: _hanging,
     "garbled": lambda: _garbled,
     "head-without-end": lambda: _headed,
     "html": lambda: _always(b"<html>" * 10_000),
     "errs": lambda: _always(b"{}", b"500 Internal Server Error"),
+}
+RENDERED: dict[str, Callable[[], Answer]] = {
+    **_EITHER,
     "refuses": lambda: _always(b'{"error":{}}', b"400 Bad Request"),
     "nested": lambda: _always(b'{"token_ids":[1],"x":' + b"[" * 100_000),
     "endless": lambda: _endless(_IDS, b"1," * 30_000),
@@ -126,11 +129,7 @@ def _but(says: Answer) -> Answer:
 _YES = b'{"status":{"authenticated":true,"user":{"username":"%b"}}}'
 REVIEWED: dict[str, Callable[[], Answer]] = {
     "honest": lambda: usual,
-    "hangs": lambda: _hanging,
-    "garbled": lambda: _garbled,
-    "head-without-end": lambda: _headed,
-    "html": lambda: _always(b"<html>" * 10_000),
-    "errs": lambda: _always(b"{}", b"500 Internal Server Error"),
+    **_EITHER,
     "forbids": lambda: _always(b"{}", b"403 Forbidden"),
     "expired": lambda: _always(b"{}", b"401 Unauthorized"),
     "nested": lambda: _always(b'{"status":' + b'{"x":' * 100_000),
@@ -173,26 +172,16 @@ async def _reviewed(field: Ground, make: Callable[[], Answer], length: int = 20)
     return field.others.sent - before + _READS * length
 
 
-def _by_server(name: str, strike: Strike) -> Attack:
-    """Whoever is rendered waits for the server's timeout, at most."""
-    worst = WORST_MS + 1e3 * RENDER_S
-    return Attack(
-        name=f"render-{name}",
-        row="more",
-        strike=strike,
-        setting=_RENDER,
-        seconds=80,
-        worst_ms=worst,
-    )
-
-
 def attacks() -> Iterator[Attack]:
-    """Render servers, then those who review."""
+    """Render servers, then those who review. A render waits for the server's timeout, at most."""
+    worst = WORST_MS + 1e3 * RENDER_S
+    rendered = partial(Attack, row="more", setting=_RENDER, seconds=80, worst_ms=worst)
     for name, render in RENDERED.items():
-        yield _by_server(name, partial(_rendered, make=render))
-    yield _by_server("drips", partial(_rendered, make=lambda: _endless(_IDS, b"1,"), pause=0.05))
+        yield rendered(name=f"render-{name}", strike=partial(_rendered, make=render))
+    drips = partial(_rendered, make=lambda: _endless(_IDS, b"1,"), pause=0.05)
+    yield rendered(name="render-drips", strike=drips)
+    reviewed = partial(Attack, row="more", setting=_REVIEW, seconds=90)
     for name, review in REVIEWED.items():
-        strike = partial(_reviewed, make=review)
-        yield Attack(name=f"review-{name}", row="more", strike=strike, setting=_REVIEW, seconds=90)
-    strike = partial(_reviewed, make=lambda: usual, length=30_000)
-    yield Attack(name="review-long-tokens", row="more", strike=strike, setting=_REVIEW, seconds=90)
+        yield reviewed(name=f"review-{name}", strike=partial(_reviewed, make=review))
+    long = partial(_reviewed, make=lambda: usual, length=30_000)
+    yield reviewed(name="review-long-tokens", strike=long)

@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import get_args
 
 import grpc.aio
 import msgspec
@@ -23,10 +22,9 @@ from bench.adversary import (
 )
 from bench.adversary.attack import WORST_MS, Attack, Finding
 from bench.child import MeasurementFailed
-from bench.figures import Budget, Figure, Grid, Report
+from bench.figures import Budget, Grid, Report, single
 from bench.options import Options
 from bench.progress import Progress
-from epp.adapters.extproc.transports import Transport
 
 _KINDS = (bodies, media, clients, servers, files, wires, tls, events, asked)
 """In this order. Attacks on one kind of picker follow each other."""
@@ -49,7 +47,7 @@ async def measure(progress: Progress, options: Options) -> Report:
         raise MeasurementFailed(f"no attack has the row or the name {', '.join(options.only)}")
     found: list[Finding] = []
     grpc.aio.init_grpc_aio()  # its thread lives on: a forked child may collect its last object
-    for transport in options.transports or get_args(Transport)[:1]:
+    for transport in options.transports:
         with tempfile.TemporaryDirectory(prefix="warmpick-adversary-") as logs:
             found += await campaign.run(chosen, transport, Path(logs), progress)
     if options.records is not None:
@@ -74,9 +72,7 @@ def _report(found: Sequence[Finding]) -> Report:
         for key, (column, says, unit) in zip(keys, _COLUMNS, strict=True):
             value = len(finding.broken) if column == "broken" else getattr(finding, column)
             budget = Budget(most=0) if column == "broken" else None
-            figures.append(
-                Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)
-            )
+            figures.append(single(key, says, unit, value, budget))
         rows.append((f"{finding.row:>4} {name}", keys))
         notes += [f"{name}: {each}" for each in finding.broken]
     notes.append(

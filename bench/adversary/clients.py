@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 import grpc.aio
@@ -27,6 +28,7 @@ _AT_ONCE = 50
 _PAGE_BYTES = 5 << 20
 _SCRAPES = 8
 _FAIRNESS = "x-gateway-inference-fairness-id"
+_CHAT = b'{"model":"m","messages":[]}'
 
 
 def _head(**more: str) -> pb.ProcessingRequest:
@@ -97,27 +99,22 @@ async def _unread(field: Ground) -> int:
 async def _headers(field: Ground) -> int:
     """Requests with as many headers as a proxy lets through."""
     more = {f"x-{each}": "y" * 100 for each in range(500)}
-    data = json.dumps({"model": "m", "messages": []}).encode()
     async with field.channel() as channel:
-        await asyncio.gather(*(_asked(channel, _head(**more), data) for _ in range(200)))
+        await asyncio.gather(*(_asked(channel, _head(**more), _CHAT) for _ in range(200)))
     return 200 * 500 * 105
 
 
 async def _long_path(field: Ground) -> int:
-    data = json.dumps({"model": "m", "messages": []}).encode()
     first = head(path="/v1/chat/completions" + "/x" * 30_000)
     async with field.channel() as channel:
-        await asyncio.gather(*(_asked(channel, first, data) for _ in range(200)))
+        await asyncio.gather(*(_asked(channel, first, _CHAT) for _ in range(200)))
     return 200 * 60_000
 
 
 def attacks() -> Iterator[Attack]:
     """Words that become labels, then pages."""
     for length in (20, 64 << 10):
-
-        async def strike(field: Ground, length: int = length) -> int:
-            return await _labelled(field, length)
-
+        strike = partial(_labelled, length=length)
         yield Attack(name=f"labels-{length}", row="4", strike=strike, seconds=60, most_mb=128)
     yield Attack(name="scrapes", row="4", strike=_scrapes, seconds=60)
     yield Attack(name="scrapes-unread", row="4", strike=_unread)

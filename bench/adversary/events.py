@@ -257,9 +257,9 @@ def _prompt(text: str) -> tuple[str, bytes]:
     return COMPLETIONS, json.dumps({"model": "m", "prompt": text}).encode()
 
 
-def _chat(count: int, text: str | list[str]) -> tuple[str, bytes]:
+def _chat(count: int, text: str | list[str], **more: object) -> tuple[str, bytes]:
     messages = [{"role": "user", "content": text}] * count
-    return CHAT, json.dumps({"model": "m", "messages": messages}).encode()
+    return CHAT, json.dumps({"model": "m", "messages": messages, **more}).encode()
 
 
 PROMPTS: dict[str, Callable[[], tuple[str, bytes]]] = {
@@ -276,28 +276,18 @@ PROMPTS: dict[str, Callable[[], tuple[str, bytes]]] = {
     "empty-messages": lambda: _chat(9_000, ""),
     "empty-parts": lambda: _chat(1, [""] * 60_000),
     "many-pieces": lambda: _prompt("".join(f"{each}<|im_end|>" for each in range(200_000))),
-    "called-tools": lambda: (
-        CHAT,
-        json.dumps(
-            {
-                "model": "m",
-                "messages": [{"role": "user", "content": "x"}],
-                "tools": [{"type": "function", "function": {"name": "f"}}] * 5_000,
-                "chat_template_kwargs": {f"k{each}": [] for each in range(5_000)},
-            }
-        ).encode(),
+    "called-tools": lambda: _chat(
+        1,
+        "x",
+        tools=[{"type": "function", "function": {"name": "f"}}] * 5_000,
+        chat_template_kwargs={f"k{each}": [] for each in range(5_000)},
     ),
     "template-words": lambda: _chat(100, "{{ 7 * 7 }}{% for x in y %}" * 300),
-    "own-template": lambda: (
-        CHAT,
-        json.dumps(
-            {
-                "model": "m",
-                "messages": [{"role": "user", "content": "x"}],
-                "chat_template": "{% for a in range(99999999) %}{{ a }}{% endfor %}",
-                "chat_template_kwargs": {"messages": "x" * 1000},
-            }
-        ).encode(),
+    "own-template": lambda: _chat(
+        1,
+        "x",
+        chat_template="{% for a in range(99999999) %}{{ a }}{% endfor %}",
+        chat_template_kwargs={"messages": "x" * 1000},
     ),
 }
 

@@ -51,42 +51,18 @@ TEXTS: dict[str, bytes] = {
 }
 
 
-def _text(path: Path, text: bytes) -> None:
-    path.write_bytes(text)
-
-
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _zero(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _folder(path: Path) -> None:
-    path.mkdir()
-
-
 def _sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
 
 
-def _loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def _unreadable(path: Path) -> None:
-    path.symlink_to("/proc/self/mem")
-
-
-PLACES: dict[str, Callable[[Path], None]] = {
-    "fifo": _fifo,
-    "zero": _zero,
-    "folder": _folder,
+PLACES: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "zero": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
     "sparse": _sparse,
-    "loop": _loop,
-    "unreadable": _unreadable,
+    "loop": lambda path: path.symlink_to(path),
+    "unreadable": lambda path: path.symlink_to("/proc/self/mem"),
 }
 
 
@@ -99,7 +75,7 @@ async def _becomes(field: Ground, wanted: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _written(field: Ground, make: Callable[[Path], None]) -> int:
+async def _written(field: Ground, make: Callable[[Path], object]) -> int:
     """Something else lies in the file's place for a while; a change after it must be heard."""
     draft = field.endpoints.with_name("hostile")
     make(draft)
@@ -136,7 +112,7 @@ async def _shortage(field: Ground) -> int:
 def attacks() -> Iterator[Attack]:
     """Contents, then other things than files, then a shortage."""
     for name, text in TEXTS.items():
-        strike = partial(_written, make=partial(_text, text=text))
+        strike = partial(_written, make=partial(Path.write_bytes, data=text))
         yield Attack(name=f"file-{name}", row="6", strike=strike, most_mb=128)
     for name, make in PLACES.items():
         strike = partial(_written, make=make)

@@ -5,7 +5,6 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 MB = 1 << 20
@@ -29,12 +28,7 @@ class Footprint:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

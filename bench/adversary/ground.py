@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from bench.adversary.footprint import Footprint
 from bench.adversary.others import READER, Others
@@ -51,33 +52,18 @@ EVENTS = Setting(events=True, flags=("--hold=off",))
 RENDER_S = 2
 """How long a picker waits for a render server."""
 _CONFIG = """
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
 plugins:
 - type: token-producer
   parameters: {{modelName: m, tokenizer: {model}}}
 - type: precise-prefix-cache-producer
-  parameters:
-    kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {port}}}}}
+  parameters: {{kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {port}}}}}}}
 - type: least-ttft-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: least-ttft-picker
 """
-
-
 _RENDERED = """
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
 plugins:
 - type: token-producer
   parameters: {{modelName: m, vllm: {{url: 'http://127.0.0.1:{port}', timeout: {seconds}s}}}}
 - type: least-ttft-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: least-ttft-picker
 """
 _KUBECONFIG = """
 apiVersion: v1
@@ -131,24 +117,19 @@ class Ground:
 
     async def metric(self, name: str) -> float:
         """The sum of all samples of a name."""
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(await self.page())
-            for sample in family.samples
-            if sample.name == name
-        )
+        return sum(sample.value for sample in await self._samples(name))
 
     async def holds(self) -> dict[float, int]:
         """How often the event loop was held for up to so many seconds since the start, by the page.
 
         The process used the CPU meanwhile, in whatever thread: others' use of it does not count.
         """
-        return {
-            float(sample.labels["le"]): int(sample.value)
-            for family in text_string_to_metric_families(await self.page())
-            for sample in family.samples
-            if sample.name == f"{_HELD}_bucket"
-        }
+        buckets = await self._samples(f"{_HELD}_bucket")
+        return {float(sample.labels["le"]): int(sample.value) for sample in buckets}
+
+    async def _samples(self, name: str) -> list[Sample]:
+        families = text_string_to_metric_families(await self.page())
+        return [each for family in families for each in family.samples if each.name == name]
 
     async def terminate(self) -> str:
         """SIGTERM; what is wrong with how it ends, "" for nothing."""

@@ -25,8 +25,11 @@ Page = Callable[[], Iterator[bytes]]
 
 def _whole(text: bytes, *more: bytes) -> Page:
     head = (b"HTTP/1.1 200 OK", b"content-type: text/plain", b"content-length: %d" % len(text))
-    said = b"\r\n".join((*head, *more, b"", text))
-    return lambda: iter((said,))
+    return _raw(b"\r\n".join((*head, *more, b"", text)))
+
+
+def _raw(*pieces: bytes) -> Page:
+    return lambda: iter(pieces)
 
 
 def _endless(piece: bytes) -> Page:
@@ -82,17 +85,8 @@ PAGES: dict[str, Page] = {
         b"".join(
             _GAUGE + b" %b\n" % each
             for each in (
-                *(
-                    b"NaN",
-                    b"+Inf",
-                    b"-Inf",
-                    b"1e999999",
-                    b"-1",
-                    b"1e-999999",
-                    b"0x10",
-                    b"1_0",
-                    b"9" * 400,
-                ),
+                *(b"NaN", b"+Inf", b"-Inf", b"1e999999", b"-1", b"1e-999999", b"0x10", b"1_0"),
+                b"9" * 400,
             )
         )
     ),
@@ -109,18 +103,14 @@ PAGES: dict[str, Page] = {
     "head-without-end": lambda: iter(
         (b"HTTP/1.1 200 OK\r\n", *(b"x-%d: y\r\n" % each for each in range(100_000)))
     ),
-    "no-http": lambda: iter((bytes(range(256)) * 1_000,)),
-    "status-without-end": lambda: iter((b"HTTP/1.1 " + b"2" * MB,)),
-    "elsewhere": lambda: iter(
-        (b"HTTP/1.1 302 Found\r\nlocation: /metrics\r\ncontent-length: 0\r\n\r\n",)
+    "no-http": _raw(bytes(range(256)) * 1_000),
+    "status-without-end": _raw(b"HTTP/1.1 " + b"2" * MB),
+    "elsewhere": _raw(b"HTTP/1.1 302 Found\r\nlocation: /metrics\r\ncontent-length: 0\r\n\r\n"),
+    "lies-of-length": _raw(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\na 1\n"),
+    "large-chunks": _raw(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"f" * 10_000 + b"\r\n"
     ),
-    "lies-of-length": lambda: iter(
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\na 1\n",)
-    ),
-    "large-chunks": lambda: iter(
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"f" * 10_000 + b"\r\n")
-    ),
-    "nothing": lambda: iter(()),
+    "nothing": _raw(),
 }
 
 

@@ -31,6 +31,7 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
     `read`: whether what the picker says is taken.
     """
 
+    row: Row = "more"
     hello: bytes = GREETING
     batch: Callable[[int], tuple[bytes, int]]
     read: bool = True
@@ -119,100 +120,75 @@ _ODD = wire.message(response_body().SerializeToString())
 _CHAT = _HEAD + wire.message(body().SerializeToString())
 _MANY = wire.request(more=[(b"x-%d" % each, b"y" * 200) for each in range(100)])
 _HUGE = wire.header(b"x", b"y" * 16_000)
-_FLOODS: dict[str, tuple[Row, Flood]] = {
-    "rapid-reset": (
-        "9",
-        Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _CHAT) + wire.reset(n))),
+_FLOODS: dict[str, Flood] = {
+    "rapid-reset": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n) + wire.data(n, _CHAT) + wire.reset(n))
     ),
-    "rapid-reset-heads": ("9", Flood(batch=_streams(lambda n: wire.headers(n) + wire.reset(n)))),
+    "rapid-reset-heads": Flood(row="9", batch=_streams(lambda n: wire.headers(n) + wire.reset(n))),
     # CVE-2025-8671: the server is made to reset, by frames that are errors of a stream.
-    "made-reset-window": (
-        "9",
-        Flood(batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, 0))),
+    "made-reset-window": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, 0))
     ),
-    "made-reset-overflow": (
-        "9",
-        Flood(batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, (1 << 31) - 1))),
+    "made-reset-overflow": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, (1 << 31) - 1))
     ),
-    "made-reset-closed": (
-        "9",
-        Flood(batch=_streams(lambda n: wire.headers(n, end=True) + wire.data(n, b"x" * 10))),
+    "made-reset-closed": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n, end=True) + wire.data(n, b"x" * 10))
     ),
-    "made-reset-priority": (
-        "9",
-        Flood(
-            batch=_streams(
-                lambda n: wire.headers(n) + wire.frame(Kind.PRIORITY, n, struct.pack(">IB", n, 1))
-            )
+    "made-reset-priority": Flood(
+        row="9",
+        batch=_streams(
+            lambda n: wire.headers(n) + wire.frame(Kind.PRIORITY, n, struct.pack(">IB", n, 1))
         ),
     ),
-    "made-reset-message": (
-        "9",
-        Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, b"\x01\xff\xff\xff\xff"))),
+    "made-reset-message": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n) + wire.data(n, b"\x01\xff\xff\xff\xff"))
     ),
-    "made-refusal": ("9", Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _ODD)))),
-    "wrong-type": (
-        "9",
-        Flood(batch=_streams(lambda n: wire.headers(n, wire.request(content_type=b"x")))),
+    "made-refusal": Flood(row="9", batch=_streams(lambda n: wire.headers(n) + wire.data(n, _ODD))),
+    "wrong-type": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n, wire.request(content_type=b"x")))
     ),
-    "wrong-path": ("9", Flood(batch=_streams(lambda n: wire.headers(n, wire.request(path=b"/"))))),
-    "no-headers": ("9", Flood(batch=_streams(lambda n: wire.headers(n, b"")))),
-    "heads": ("more", Flood(batch=_streams(wire.headers))),
-    "gets": ("more", Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET)))),
-    "gets-unread": (
-        "more",
-        Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET)), read=False),
+    "wrong-path": Flood(
+        row="9", batch=_streams(lambda n: wire.headers(n, wire.request(path=b"/")))
     ),
-    "no-window": (
-        "more",
-        Flood(
-            hello=wire.greeting(window=0),
-            batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET)),
-        ),
+    "no-headers": Flood(row="9", batch=_streams(lambda n: wire.headers(n, b""))),
+    "heads": Flood(batch=_streams(wire.headers)),
+    "gets": Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET))),
+    "gets-unread": Flood(
+        batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET)), read=False
     ),
-    "large-heads": ("more", Flood(batch=_streams(lambda n: wire.headers(n, _MANY), 50))),
-    "pings": ("more", Flood(batch=_same(wire.ping() * 1_000))),
-    "pings-unread": ("more", Flood(batch=_same(wire.ping() * 1_000), read=False)),
-    "settings": ("more", Flood(batch=_same(wire.settings(window=1 << 16) * 500))),
-    "settings-unread": (
-        "more",
-        Flood(batch=_same(wire.settings(window=1 << 16) * 500), read=False),
+    "no-window": Flood(
+        hello=wire.greeting(window=0),
+        batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET)),
     ),
-    "windows": (
-        "more",
-        Flood(batch=_after(wire.headers(1), wire.settings(window=0) + wire.settings(window=9))),
+    "large-heads": Flood(batch=_streams(lambda n: wire.headers(n, _MANY), 50)),
+    "pings": Flood(batch=_same(wire.ping() * 1_000)),
+    "pings-unread": Flood(batch=_same(wire.ping() * 1_000), read=False),
+    "settings": Flood(batch=_same(wire.settings(window=1 << 16) * 500)),
+    "settings-unread": Flood(batch=_same(wire.settings(window=1 << 16) * 500), read=False),
+    "windows": Flood(
+        batch=_after(wire.headers(1), wire.settings(window=0) + wire.settings(window=9))
     ),
-    "empty-data": ("more", Flood(batch=_after(wire.headers(1), wire.frame(Kind.DATA, 1) * 1_000))),
-    "grants": (
-        "more",
-        Flood(batch=_after(wire.headers(1), wire.window_update(1, 1) * 1_000)),
+    "empty-data": Flood(batch=_after(wire.headers(1), wire.frame(Kind.DATA, 1) * 1_000)),
+    "grants": Flood(batch=_after(wire.headers(1), wire.window_update(1, 1) * 1_000)),
+    "priorities": Flood(
+        batch=_same(wire.frame(Kind.PRIORITY, 3, struct.pack(">IB", 0, 1)) * 1_000)
     ),
-    "priorities": (
-        "more",
-        Flood(batch=_same(wire.frame(Kind.PRIORITY, 3, struct.pack(">IB", 0, 1)) * 1_000)),
+    "continuations": Flood(
+        batch=_after(
+            wire.frame(Kind.HEADERS, 1, wire.request()),
+            wire.frame(Kind.CONTINUATION, 1, _HUGE) * 20,
+        )
     ),
-    "continuations": (
-        "more",
-        Flood(
-            batch=_after(
-                wire.frame(Kind.HEADERS, 1, wire.request()),
-                wire.frame(Kind.CONTINUATION, 1, _HUGE) * 20,
-            )
-        ),
+    "empty-continuations": Flood(
+        batch=_after(
+            wire.frame(Kind.HEADERS, 1, wire.request()), wire.frame(Kind.CONTINUATION, 1) * 1_000
+        )
     ),
-    "empty-continuations": (
-        "more",
-        Flood(
-            batch=_after(
-                wire.frame(Kind.HEADERS, 1, wire.request()),
-                wire.frame(Kind.CONTINUATION, 1) * 1_000,
-            )
-        ),
-    ),
-    "unknown-frames": ("more", Flood(batch=_same(wire.frame(99, 0, b"x" * 100) * 100))),
-    "goodbyes": ("more", Flood(batch=_same(wire.goaway() * 500))),
-    "http1": ("more", Flood(hello=b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", batch=_same(b"\r\n"))),
-    "noise": ("more", Flood(batch=_same(bytes(range(256)) * 100))),
+    "unknown-frames": Flood(batch=_same(wire.frame(99, 0, b"x" * 100) * 100)),
+    "goodbyes": Flood(batch=_same(wire.goaway() * 500)),
+    "http1": Flood(hello=b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", batch=_same(b"\r\n")),
+    "noise": Flood(batch=_same(bytes(range(256)) * 100)),
 }
 
 
@@ -311,10 +287,10 @@ _CONNECTIONS: dict[str, Callable[[Ground], Awaitable[int]]] = {
 
 def attacks() -> Iterator[Attack]:
     """Floods of frames, then connections."""
-    for name, (origin, flood) in _FLOODS.items():
+    for name, flood in _FLOODS.items():
         strike = partial(_flooded, flood=flood)
         # What is sent is read and dropped: it says nothing of what may be kept.
-        yield Attack(name=f"flood-{name}", row=origin, strike=strike, most_mb=128)
+        yield Attack(name=f"flood-{name}", row=flood.row, strike=strike, most_mb=128)
     for name, connections in _CONNECTIONS.items():
         row: Row = "10" if name in {"idle-silent", "idle-preface"} else "more"
         yield Attack(name=f"connections-{name}", row=row, strike=connections, most_mb=128)

@@ -14,7 +14,7 @@ from bench.exchange.parts import NAMES, REST, Cost
 from bench.exchange.plan import CHUNKS, NUMBER, SIZES
 from bench.exchange.runs import Stage
 from bench.exchange.trees import ROOT, built, prepare
-from bench.figures import Figure, Grid, Report
+from bench.figures import Figure, Grid, Report, single
 from bench.options import Options
 from bench.progress import Progress
 from epp.adapters.extproc.transports import native_fault
@@ -77,18 +77,14 @@ def _figures(
 ) -> Iterator[Figure]:
     for name, says in SAYS.items():
         cost = costs[name]
-        yield _figure(_key(tree, name, "instructions"), says, "", cost.instructions)
-        yield _figure(_key(tree, name, "allocations"), says, "", cost.allocations)
-        yield _figure(_key(tree, name, "objects"), says, "", cost.objects)
+        yield single(_key(tree, name, "instructions"), says, "", cost.instructions)
+        yield single(_key(tree, name, "allocations"), says, "", cost.allocations)
+        yield single(_key(tree, name, "objects"), says, "", cost.objects)
         runs = tuple(each.get(name, 0.0) * 1e6 for each in times)
         if any(runs):
             yield Figure(key=_key(tree, name, "us"), says=says, unit="µs", runs=runs)
         for part, spent in cost.parts.items() if name in SHAPES else ():
-            yield _figure(_key(tree, name, part), f"{says}: {part}", "", spent)
-
-
-def _figure(key: str, says: str, unit: str, value: float) -> Figure:
-    return Figure(key=key, says=says, unit=unit, runs=(value,))
+            yield single(_key(tree, name, part), f"{says}: {part}", "", spent)
 
 
 def _key(tree: str, name: str, what: str) -> str:

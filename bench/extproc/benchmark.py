@@ -3,10 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from bench.extproc import alone, cpu, footprint, latency, streams
-from bench.extproc.effort import FULL, QUICK, Effort
+from bench.extproc import cpu, footprint, latency, streams
 from bench.extproc.figures import figures
-from bench.extproc.samples import Samples
+from bench.extproc.samples import FULL, QUICK, Effort, Samples
 from bench.extproc.stack import MAIN, running
 from bench.figures import Report
 from bench.options import Options
@@ -16,10 +15,10 @@ PODS = 10
 OTHER_PODS = (1, 100)
 
 NOTES = (
-    "Alone: one stack at a time, picker and floor in turn. All others: five stacks at once.",
-    "Floor: the same transport, a handler that parses the body and answers a fixed endpoint.",
-    "Product: `epp serve` with its defaults on either transport, plaintext, scraping its pods.",
-    "CPU is user and system time of the picker's processes, idling taken off.",
+    "Alone: one stack at a time, picker and floor in turn. Other rows: five stacks at once.",
+    "Floor: the same transport with a handler that parses the body and names a fixed endpoint.",
+    "Picker: `epp serve` with its defaults, on either transport, plaintext, scraping its pods.",
+    "CPU is user and system time of the picker's processes, less what they use while idle.",
 )
 
 
@@ -47,7 +46,7 @@ async def measure(progress: Progress, options: Options) -> Report:
             progress.step("added latency beside 20 MB bodies")
             await latency.added_beside_large(stack, effort, samples)
         progress.step("CPU per request, one stack at a time")
-        await alone.alone(PODS, effort, log_dir, samples)
+        await cpu.alone(PODS, effort, log_dir, samples)
         for pods in OTHER_PODS:
             await _among(pods, effort, log_dir, samples, progress)
     return Report(name="extproc", figures=figures(samples), notes=NOTES)

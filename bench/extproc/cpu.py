@@ -1,11 +1,24 @@
 """CPU per request and per streamed chunk, from the operating system's accounting."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from statistics import median
 
-from bench.extproc.effort import Effort
+from msgspec.structs import replace
+
+from bench.accounting import Meter
 from bench.extproc.load import Order, Result
-from bench.extproc.samples import Samples
-from bench.extproc.stack import MAIN, PICKERS, Route, Stack, rotated, transport_of
+from bench.extproc.samples import Effort, Samples
+from bench.extproc.stack import (
+    MAIN,
+    PICKERS,
+    Route,
+    Stack,
+    is_floor,
+    rotated,
+    running,
+    transport_of,
+)
 from bench.extproc.workload import Shape
 
 SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10, "400k": 400 << 10}
@@ -16,6 +29,8 @@ STREAMS = 128
 STREAM_RATE = 100.0
 CHUNKS = 100
 INTERVAL_MS = 10.0
+ALONE_RATE = 300.0
+"""Requests a second of the open loop, at which every one of them finds cold caches."""
 
 
 async def cpu_us(stack: Stack, route: Route, order: Order) -> tuple[float, Result]:
@@ -79,3 +94,35 @@ def _stream_order(stack: Stack, route: Route, effort: Effort, chunks: int) -> Or
         connections=STREAMS,
         rate=STREAM_RATE,
     )
+
+
+async def alone(pods: int, effort: Effort, log_dir: Path, samples: Samples) -> None:
+    """CPU per request with one stack at a time, which has the processor's caches to itself.
+
+    A stack with one picker is started, measured and stopped, then one with the other, and so on.
+    """
+    for turn in range(effort.rounds):
+        for route in rotated(MAIN, turn):
+            (place := log_dir / f"alone-{turn}-{route}").mkdir()
+            async with running(place, pods, (route,)) as stack:
+                _take_off_idling(stack.meter[route], pods, route, samples)
+                for name, order in _alone_orders(stack.port[route], effort):
+                    await stack.load.run(replace(order, seconds=WARM_UP_S))
+                    cost, _ = await cpu_us(stack, route, order)
+                    samples.add(f"cpu_us_{name}_alone", cost, route)
+
+
+def _alone_orders(port: int, effort: Effort) -> Iterator[tuple[str, Order]]:
+    closed = Order(port=port, shape=Shape(size=0), seconds=effort.closed_s, connections=CONNECTIONS)
+    for size in ("2k", "20k", "220k"):
+        yield size, replace(closed, shape=Shape(size=SIZES[size]))
+    yield (
+        "300",
+        replace(closed, shape=Shape(size=SIZES["2k"]), rate=ALONE_RATE, seconds=effort.open_s),
+    )
+
+
+def _take_off_idling(meter: Meter, pods: int, route: Route, samples: Samples) -> None:
+    """Have idling taken off as it was measured before; the floor polls nobody."""
+    idle = samples.runs.get(f"idle_cores_{pods}_pods")
+    meter.idle_cores = median(idle) if idle and not is_floor(route) else 0.0

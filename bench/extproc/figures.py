@@ -19,9 +19,9 @@ _CPU: tuple[tuple[str, str, Budget | None], ...] = (
 )
 _SIZES_KB = (2, 20, 220, 400)
 _STREAMS = (
-    ("all", "watched to the end"),
-    ("first", "left after the first"),
-    ("auto", "watched where it teaches something"),
+    ("all", "observed to the end"),
+    ("first", "observed up to the first chunk"),
+    ("auto", "observed as `auto` does"),
 )
 _GRPCIO = Budget(of_floor=1.40)
 
@@ -44,7 +44,7 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
         (f"cpu_us_stream_{name}", f"CPU per answer of 100 chunks, {says}", "µs", None)
         for name, says in _STREAMS
     ),
-    ("stream_auto_of_first", "the last as a share of the one before", "", Budget(most=1.25)),
+    ("stream_auto_of_first", "CPU with `auto` ÷ CPU up to the first chunk", "", Budget(most=1.25)),
     *((f"rps_{kb}k", f"requests/s, 16 connections, {kb} KB", "/s", None) for kb in _SIZES_KB),
     ("added_p50_ms_2k", "added to the first byte, median, 2 KB at 300/s", "ms", Budget(most=0.8)),
     ("added_p99_ms_2k", "added to the first byte, p99, 2 KB at 300/s", "ms", Budget(most=2)),
@@ -52,7 +52,7 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
     ("added_p99_ms_220k", "added to the first byte, p99, 220 KB at 60/s", "ms", Budget(most=4)),
     (
         "added_p99_ms_2k_beside_20mb",
-        "the same p99 at 2 KB while 20 MB arrive once a second",
+        "added to the first byte, p99, 2 KB, beside a 20 MB body a second",
         "ms",
         Budget(most=6),
     ),
@@ -61,7 +61,7 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
     ("idle_cores_100_pods", "cores while idle, 100 pods", "", Budget(most=0.05)),
     ("rss_mb_1000_streams", "memory, 1,000 streams of 20 KB prompts", "MB", Budget(most=120)),
     ("import_s", "import of epp.app.picker in a new process", "s", None),
-    ("ready_s", "exec to ready, 10 pods", "s", Budget(most=0.4)),
+    ("ready_s", "from exec to ready, 10 pods", "s", Budget(most=0.4)),
 )
 
 

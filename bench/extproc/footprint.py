@@ -9,10 +9,9 @@ from pathlib import Path
 from bench.accounting import idle_cores, resident_mb
 from bench.child import MeasurementFailed
 from bench.extproc.cpu import SIZES
-from bench.extproc.effort import Effort
 from bench.extproc.load import Order
 from bench.extproc.pickers import READY_S, Product, endpoints_file
-from bench.extproc.samples import Samples
+from bench.extproc.samples import Effort, Samples
 from bench.extproc.stack import MAIN, TRANSPORT, Route, Stack, start_backends
 from bench.extproc.workload import Shape
 

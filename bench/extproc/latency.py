@@ -3,10 +3,9 @@
 import asyncio
 
 from bench.extproc.cpu import SIZES
-from bench.extproc.effort import Effort
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order, Result
-from bench.extproc.samples import Samples
+from bench.extproc.samples import Effort, Samples
 from bench.extproc.stack import MAIN, Route, Stack, rotated
 from bench.extproc.workload import Shape
 from epp.replay.results.measures import percentile

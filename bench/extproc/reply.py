@@ -53,22 +53,10 @@ class PromptCache:
 
 def json_body(ask: Ask, cached: int) -> bytes:
     """A whole `chat.completion`."""
-    return _dumps(
-        {
-            "id": "chatcmpl-bench",
-            "object": "chat.completion",
-            "created": 1_800_000_000,
-            "model": MODEL,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": "token " * COMPLETION_TOKENS},
-                    "finish_reason": "stop",
-                }
-            ],
-            "usage": _usage(ask, cached, COMPLETION_TOKENS),
-        }
-    )
+    message = {"role": "assistant", "content": "token " * COMPLETION_TOKENS}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage = _usage(ask, cached, COMPLETION_TOKENS)
+    return _completion("chat.completion", choices=[choice], usage=usage)
 
 
 def json_response(ask: Ask, cached: int) -> bytes:
@@ -89,23 +77,16 @@ STREAM_HEAD = (
 
 def _event(delta: dict[str, str], finish: str | None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return b"data: %b\n\n" % _dumps(
-        {
-            "id": "chatcmpl-bench",
-            "object": "chat.completion.chunk",
-            "created": 1_800_000_000,
-            "model": MODEL,
-            "choices": [choice],
-        }
-    )
+    return b"data: %b\n\n" % _completion("chat.completion.chunk", choices=[choice])
 
 
 def _http_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _dumps(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+def _completion(kind: str, **more: object) -> bytes:
+    said = {"id": "chatcmpl-bench", "object": kind, "created": 1_800_000_000, "model": MODEL}
+    return json.dumps(said | more, separators=(",", ":")).encode()
 
 
 _TOKEN = _event({"content": " token"}, None)
@@ -123,16 +104,8 @@ def stream_end(ask: Ask, cached: int) -> bytes:
 
 
 def _last_event(ask: Ask, cached: int) -> bytes:
-    usage = _dumps(
-        {
-            "id": "chatcmpl-bench",
-            "object": "chat.completion.chunk",
-            "created": 1_800_000_000,
-            "model": MODEL,
-            "choices": [],
-            "usage": _usage(ask, cached, ask.chunks),
-        }
-    )
+    used = _usage(ask, cached, ask.chunks)
+    usage = _completion("chat.completion.chunk", choices=[], usage=used)
     return _event({"content": " token"}, "stop") + b"data: %b\n\ndata: [DONE]\n\n" % usage
 
 

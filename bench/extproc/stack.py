@@ -45,9 +45,8 @@ ROUTES: tuple[Route, ...] = (*PICKERS, "none")
 class Stack:
     """What a measurement needs: a port per route, a meter per picker, a load generator."""
 
-    def __init__(self, load: Generator, log_dir: Path) -> None:
+    def __init__(self, load: Generator) -> None:
         self.load = load
-        self.log_dir = log_dir
         self.port: dict[Route, int] = {}
         self.meter: dict[Route, Meter] = {}
 
@@ -94,7 +93,7 @@ async def running(
     async with AsyncExitStack() as exits:
         backends, ports = await start_backends(pods, log_dir)
         exits.push_async_callback(backends.stop)
-        stack = Stack(await exits.enter_async_context(Generator()), log_dir)
+        stack = Stack(await exits.enter_async_context(Generator()))
         endpoints = endpoints_file(ports, log_dir / "endpoints.yaml")
         pickers: dict[Route, Product | Floor] = {
             route: Floor(ports[0], transport_of(route))

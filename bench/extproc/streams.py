@@ -11,10 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.accounting import Meter
-from bench.extproc.effort import Effort
 from bench.extproc.load import Order
 from bench.extproc.pickers import Product, endpoints_file
-from bench.extproc.samples import Samples
+from bench.extproc.samples import Effort, Samples
 from bench.extproc.stack import TRANSPORT, Stack, before, envoy, rotated, start_backends
 from bench.extproc.workload import Shape
 

@@ -4,14 +4,11 @@ python -m bench hold [--trace PATH]
 """
 
 import asyncio
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import msgspec
-
-from bench.child import MeasurementFailed
+from bench.child import printed
 from bench.figures import Budget, Figure, Report
 from bench.hold import beside, fleets, loads, picture, waiting
 from bench.hold.beside import BATCH, FLOODED, GOOD, INTERACTIVE, WITH_BATCH, WITHOUT_BATCH
@@ -35,34 +32,31 @@ NOTES = (
 _WITHIN = Budget(most=1.02)
 FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
     **{
-        f"ttft_ratio_{load}": (f"mean TTFT at {load} %, to {AT_ONCE}", "", _WITHIN)
+        f"ttft_ratio_{load}": (f"mean TTFT at {load} % ÷ {AT_ONCE}", "", _WITHIN)
         for load in (60, 95)
     },
-    "ttft_ratio_120": (f"mean TTFT at 120 %, to {OTHER}", "", Budget(most=0.25)),
-    "e2e_ratio_120": ("the same end to end", "", Budget(most=0.5)),
-    "p99_ratio_120": ("the same of the TTFT's 99th percentile", "", Budget(most=1)),
-    "hit_ratio_120": ("the same of the share of prompt tokens cached", "", Budget(least=1.05)),
-    "refused_120": ("requests that were refused at 120 %", "", Budget(most=0)),
+    "ttft_ratio_120": (f"mean TTFT at 120 % ÷ {OTHER}", "", Budget(most=0.25)),
+    "e2e_ratio_120": (f"mean end to end at 120 % ÷ {OTHER}", "", Budget(most=0.5)),
+    "p99_ratio_120": (f"TTFT p99 at 120 % ÷ {OTHER}", "", Budget(most=1)),
+    "hit_ratio_120": (f"share of prompt tokens cached at 120 % ÷ {OTHER}", "", Budget(least=1.05)),
+    "refused_120": ("requests refused at 120 %", "", Budget(most=0)),
     **fleets.FIGURES,
-    "tenant_ratio": ("mean TTFT beside a flood, to alone", "", Budget(most=1.3)),
-    "batch_p95_ratio": ("interactive TTFT p95 beside batches, to alone", "", Budget(most=1.3)),
-    "batch_done": ("part of the batches that was done", "", Budget(least=1)),
-    "us_per_release_10k": ("CPU of a release, 10,000 waiting", "µs", Budget(most=50)),
-    "us_per_look_10k": ("CPU of a look for room that there is not", "µs", None),
-    "bytes_per_waiting": ("memory of one that waits, with its quote", "B", Budget(most=2048)),
+    "tenant_ratio": ("a client's mean TTFT beside a flood ÷ alone", "", Budget(most=1.3)),
+    "batch_p95_ratio": ("interactive TTFT p95 beside batches ÷ alone", "", Budget(most=1.3)),
+    "batch_done": ("share of the batches that was completed", "", Budget(least=1)),
+    "us_per_release_10k": ("CPU to release a request, 10,000 waiting", "µs", Budget(most=50)),
+    "us_per_look_10k": ("CPU to look for room when there is none", "µs", None),
+    "bytes_per_waiting": ("memory of a waiting request, with its quote", "B", Budget(most=2048)),
     "bytes_per_waiting_exchange": ("the same with its exchange, without its body", "B", None),
 }
-
-Runs = defaultdict[str, list[float]]
-"""Figures by key, one of each seed."""
 
 
 async def measure(progress: Progress, options: Options) -> Report:
     """Play all runs of each seed. Raises `ConfigError` where the trace cannot be read."""
-    runs: Runs = defaultdict(list)
+    runs: defaultdict[str, list[float]] = defaultdict(list)
     seeds = range(QUICK_SEEDS if options.quick else SEEDS)
     progress.step(f"{waiting.WAITING:,} requests wait")
-    cost = await _cost()
+    cost = await printed(waiting.__name__, waiting.Cost)
     runs["us_per_release_10k"].append(cost.us_per_release)
     runs["us_per_look_10k"].append(cost.us_per_look)
     runs["bytes_per_waiting"].append(cost.bytes_per_waiting)
@@ -120,14 +114,3 @@ def _of_clients(results: Mapping[str, Result]) -> Iterable[tuple[str, float]]:
 def _only(result: Result) -> Got:
     (got,) = result.values()
     return got
-
-
-async def _cost() -> waiting.Cost:
-    """Measure in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", waiting.__name__), stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await process.communicate()
-    if process.returncode:
-        raise MeasurementFailed(f"{waiting.__name__} ended with status {process.returncode}")
-    return msgspec.json.decode(said, type=waiting.Cost)

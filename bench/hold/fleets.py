@@ -49,15 +49,19 @@ COMPARED: Mapping[str, str] = {
 """What holding is compared with in each fleet."""
 _QUARTER = Budget(most=0.25)
 FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
-    "ttft_ratio_unequal": (f"mean TTFT at 120 %, half of the pods slow, to {OTHER}", "", _QUARTER),
-    "ttft_ratio_adapters": (f"the same, {_ADAPTERS} LoRA adapters", "", _QUARTER),
+    "ttft_ratio_unequal": (f"mean TTFT at 120 %, half of the pods slow ÷ {OTHER}", "", _QUARTER),
+    "ttft_ratio_adapters": (
+        f"mean TTFT at 120 %, {_ADAPTERS} LoRA adapters ÷ {OTHER}",
+        "",
+        _QUARTER,
+    ),
     "ttft_ratio_apart": (
-        f"mean TTFT of four pods that prefill and four that decode, to {AT_ONCE}",
+        f"mean TTFT, four pods prefill and four decode ÷ {AT_ONCE}",
         "",
         Budget(most=1.02),
     ),
     "ttft_ratio_reasoning": (
-        f"mean TTFT of long answers at 90 %, to {AT_ONCE}",
+        f"mean TTFT of long answers at 90 % ÷ {AT_ONCE}",
         "",
         Budget(most=1.02),
     ),

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import accumulate
 from math import log
 from pathlib import Path
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.chart import GOOD, OTHER, drawing, png
-from bench.docs import PAGE
+from bench.docs import DOCS
 from bench.extproc.pickers import Product, endpoints_file
 from bench.extproc.stack import TRANSPORT, before, envoy
 from bench.machine import describe, uncompiled
@@ -186,19 +186,15 @@ def draw(runs: Mapping[str, Run]) -> bytes:
 def told(name: str, run: Run) -> str:
     """Return a run's figures as a line."""
     first = [each.first for each in run.answers]
+    statuses = Counter(each.status for each in run.answers)
     parts = [
-        f"--hold {name}: {len(first)} requests, statuses {dict(Counter(_statuses(run)))}",
+        f"--hold {name}: {len(first)} requests, statuses {dict(statuses)}",
         f"first token mean {mean(first):.2f} s",
         *(f"p{percent} {percentile(first, percent):.2f}" for percent in (50, 90, 99)),
         f"end to end {mean(each.last for each in run.answers):.2f} s",
         f"most waited {max(count for _, count in run.waiting):.0f}",
     ]
     return ", ".join(parts)
-
-
-def _statuses(run: Run) -> Iterator[int]:
-    for each in run.answers:
-        yield each.status
 
 
 async def _main(place: Path) -> None:
@@ -216,7 +212,7 @@ async def _main(place: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Play the spike and draw it; return 0."""
     parser = argparse.ArgumentParser(prog="python -m bench.hold.spike", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=PAGE.with_name("overload.png"))
+    parser.add_argument("file", nargs="?", type=Path, default=DOCS / "overload.png")
     place = parser.parse_args(argv).file
     if not place.absolute().parent.is_dir():
         parser.error(f"there is no folder for {place}")

@@ -3,16 +3,10 @@
 python -m bench index
 """
 
-import asyncio
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TypeVar
 
-import msgspec
-
-from bench.child import MeasurementFailed
+from bench.child import printed
 from bench.figures import Budget, Figure, Grid, Report
 from bench.index import memory, picture, speed
 from bench.options import Options
@@ -26,7 +20,6 @@ MODULES = (
 )
 _ROUNDS, _QUICK_ROUNDS = 7, 3
 _SOURCE = "_python"
-_T = TypeVar("_T")
 _SIDES = {"": "on", _SOURCE: "off"}
 
 _SPEEDS: tuple[tuple[str, str, str, Budget | None], ...] = (
@@ -40,14 +33,14 @@ _SPEEDS: tuple[tuple[str, str, str, Budget | None], ...] = (
         "/s",
         Budget(least=100_000),
     ),
-    ("walks_per_s", "the same where endpoints may have holes", "/s", None),
+    ("walks_per_s", "the same, if caches may have gaps", "/s", None),
     *(
         (f"matches_per_s_{count}", f"matches of 512 blocks, {count} endpoints", "/s", None)
         for count in speed.FLEETS
     ),
     (
         "blocks_applied_per_s",
-        "blocks that come or go in a full index",
+        "blocks added to or removed from a full index",
         "/s",
         Budget(least=4_000_000),
     ),
@@ -56,12 +49,12 @@ _SPEEDS: tuple[tuple[str, str, str, Budget | None], ...] = (
 _BYTES = ("bytes_per_block", "memory of pool and index, per held block", "B", Budget(most=48))
 _MEMORY: tuple[tuple[str, str, str, Budget | None], ...] = (
     ("rss_mb_100x35k", "memory of a process with 100 x 35,000 held blocks", "MB", Budget(most=400)),
-    ("stall_ms", "slowest prompt of 500 blocks as it filled", "ms", None),
+    ("stall_ms", "slowest prompt of 500 blocks while filling it", "ms", None),
 )
 NOTES = (
     "Python: the same work with WARMPICK_NATIVE=off. Both in turn, each in a process of its own.",
     "CPU time of one thread. 1 KB is 1,000 bytes; a match asks all endpoints at once.",
-    "Memory is resident memory, less what it was before; no block is held twice, as costs most.",
+    "Memory: growth of resident memory; no block is held twice, which is the worst case.",
 )
 
 
@@ -74,12 +67,14 @@ async def measure(progress: Progress, options: Options) -> Report:
     for turn in range(rounds):
         for side in sides:
             progress.step(f"round {turn + 1} of {rounds}{side.replace('_', ', ')}")
-            for key, value in (await _child(speed.__name__, side, dict[str, float])).items():
+            native = _SIDES[side]
+            found = await printed(speed.__name__, dict[str, float], WARMPICK_NATIVE=native)
+            for key, value in found.items():
                 runs.setdefault(key + side, []).append(value)
     curves = {}
     for side in sides:
         progress.step(f"100 endpoints with 35,000 blocks each{side.replace('_', ', ')}")
-        filled = await _child(memory.__name__, side, memory.Filled)
+        filled = await printed(memory.__name__, memory.Filled, WARMPICK_NATIVE=_SIDES[side])
         curves[side] = filled.curve
         runs[f"bytes_per_block{side}"] = [filled.bytes_per_block]
         runs[f"rss_mb_100x35k{side}"] = [filled.rss_mb]
@@ -100,21 +95,6 @@ def report(
         grids=(_grid(),),
         picture=picture.draw({key: median(values) for key, values in runs.items()}, curves),
     )
-
-
-async def _child(module: str, side: str, kind: type[_T]) -> _T:
-    """Run what measures; raises `MeasurementFailed` where it did not come to its end."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        env=os.environ | {"WARMPICK_NATIVE": _SIDES[side]},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await child.communicate()
-    if child.returncode:
-        raise MeasurementFailed(f"{module} ended with {child.returncode}")
-    return msgspec.json.decode(output, type=kind)
 
 
 def _figures(runs: Mapping[str, Sequence[float]]) -> tuple[Figure, ...]:

@@ -11,8 +11,7 @@ import time
 import msgspec
 
 from bench.accounting import resident_mb
-from bench.index.chains import BLOCK, chain
-from bench.index.pooled import Pooled
+from bench.index.pooled import BLOCK, Pooled, chain
 from epp.model.prefix_index.index import PrefixIndex
 
 ENDPOINTS, BLOCKS, PROMPT = 100, 35_000, 500

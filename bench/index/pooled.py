@@ -1,11 +1,20 @@
-"""Block pools that tell an index what they hold, as the fleet has them."""
+"""Chains of block hashes to measure with, and block pools that tell an index what they hold."""
 
 from collections.abc import Sequence
 
-from bench.index.chains import BLOCK
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.prefix_index.index import PrefixIndex
-from epp.model.prompts.hashing import BlockHash
+from epp.model.prompts.hashing import BlockHash, extend
+
+BLOCK = 16
+"""Tokens of a block."""
+_TOKEN_BYTES = 4
+
+
+def chain(number: int, blocks: int) -> Sequence[BlockHash]:
+    """Return the hashes of a conversation's blocks; another number, another conversation."""
+    ids = bytes(blocks * BLOCK * _TOKEN_BYTES)
+    return extend(number, ids, range(BLOCK, blocks * BLOCK + 1, BLOCK), _TOKEN_BYTES)
 
 
 class Pooled:

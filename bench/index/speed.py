@@ -12,8 +12,7 @@ from itertools import cycle
 
 import msgspec
 
-from bench.index.chains import BLOCK, chain
-from bench.index.pooled import Pooled
+from bench.index.pooled import BLOCK, Pooled, chain
 from epp.model.prefix_index.index import PrefixIndex
 from epp.model.prompts.hashing import BlockHash, text_chain
 

@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from bench.child import Child, MeasurementFailed
 from bench.kube.cluster import SENT, Order
 from epp.adapters.kube.kube_discovery import KubeDiscovery
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
-from epp.errors import WarmpickError
 from epp.gateway.processes import Process, spawn
 from epp.model.events import EndpointUpserted, Event
 from epp.model.fleet import Fleet
@@ -22,59 +23,37 @@ from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_LINE_LIMIT = 1 << 16
 _GRACE_SECONDS = 10.0
 """Enough to let go of the lease, which the next one would wait for."""
 
 
-class KubeFailed(WarmpickError):
-    """The cluster or what follows it did not do its part."""
-
-
-class Cluster:
+class Cluster(Child):
     """The cluster's process, and orders to it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, kubeconfig: Path) -> None:
+    def __init__(self, pods: int, kubeconfig: Path) -> None:
+        super().__init__("bench.kube.cluster", _LINE_LIMIT, str(pods), str(kubeconfig))
         self.kubeconfig = kubeconfig
-        self._process = process
 
     async def order(self, order: Order) -> None:
         """Have pods changed; returns when all are."""
-        if self._process.stdin is None:
-            raise KubeFailed("the cluster takes no orders")
-        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        self.tell(msgspec.json.encode(order))
         await self.answer()
-
-    async def answer(self) -> None:
-        """Wait for the next line that it prints."""
-        if self._process.stdout is None or not await self._process.stdout.readline():
-            raise KubeFailed("the cluster is gone")
 
 
 @contextlib.asynccontextmanager
 async def cluster(pods: int, directory: Path) -> AsyncIterator[Cluster]:
     """Start a cluster with this many pods, all ready."""
-    kubeconfig = directory / "kubeconfig"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.kube.cluster", str(pods), str(kubeconfig)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        made = Cluster(process, kubeconfig)
+    async with Cluster(pods, directory / "kubeconfig") as made:
         await made.answer()
         yield made
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
-class Served:
+class Served(NamedTuple):
     """A picker that serves; `ready_s` went by from its first request to the API until it was."""
 
-    def __init__(self, process: Process, ready_s: float) -> None:
-        self.pid = process.pid
-        self.ready_s = ready_s
+    pid: int
+    ready_s: float
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +67,7 @@ async def serving(kubeconfig: Path, directory: Path, *flags: str) -> AsyncIterat
     ]
     process = await spawn("epp", argv, log_dir=directory)
     try:
-        yield Served(process, await _ready_s(process))
+        yield Served(process.pid, await _ready_s(process))
     finally:
         await process.stop(_GRACE_SECONDS)
 
@@ -99,7 +78,7 @@ async def _ready_s(process: Process) -> float:
             while (times := _times(process.log_path)).keys() < {"kube.following", "ready"}:
                 await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError:
-        raise KubeFailed(f"the picker is not ready after {READY_SECONDS:g} s") from None
+        raise MeasurementFailed(f"the picker is not ready after {READY_SECONDS:g} s") from None
     return (times["ready"] - times["kube.following"]).total_seconds()
 
 

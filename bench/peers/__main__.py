@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from bench.docs import write
+from bench.docs import DOCS, write
 from bench.peers.cases import CASES, Case
 from bench.peers.follow import Agreement, Turn, follow
 from bench.peers.hashes import no_hash
@@ -22,7 +22,6 @@ from bench.progress import Progress
 from epp.errors import ConfigError, WarmpickError
 
 ENVIRONMENT = ROOT / ".cache" / "peers"
-PAGE = ROOT / "docs" / "policies.md"
 HEAD = (
     "| policy | router | requests | alike | alike as the router reads | left to chance | why |\n"
     "|---|---|--:|--:|--:|--:|---|\n"
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rows.append(row(case, *held(case, steps)))
                 print(rows[-1], flush=True)
         if not options.quick and options.only is None:
-            write("peers", HEAD + "\n".join(rows) + "\n", page=PAGE)
+            write("peers", HEAD + "\n".join(rows) + "\n", DOCS / "policies.md")
     except WarmpickError as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

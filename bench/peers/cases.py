@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import msgspec
 
@@ -14,8 +15,9 @@ from bench.peers.follow import (
     in_chunks,
     in_single_tokens,
 )
-from bench.peers.hashes import no_hash, production_stack_ring, rendezvous, smg_ring, vllm_ring
+from bench.peers.hashes import no_hash, rendezvous, ring_in
 from bench.peers.routers import Driver, Launch
+from epp.policy.peers import production_stack, smg, vllm_router
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +78,7 @@ CASES = (
         router=_PRODUCTION_STACK,
         launch=Driver("production_stack", ("session",), "production-stack/src"),
         config=_SESSION,
-        hashes=production_stack_ring,
+        hashes=partial(ring_in, production_stack),
         keyed=True,
         why=_RING,
     ),
@@ -109,7 +111,7 @@ CASES = (
         router="smg 1.13.0",
         launch=_smg("prefix_hash"),
         config="plugins: [{type: smg-prefix-hash-scorer}]",
-        hashes=smg_ring,
+        hashes=partial(ring_in, smg),
         keyed=True,
         why=_RING,
     ),
@@ -146,7 +148,7 @@ CASES = (
         router="vllm-router 0.1.17",
         launch=_vllm("consistent_hash", sessions=True),
         config="plugins: [{type: vllm-consistent-hash-scorer}]",
-        hashes=vllm_ring,
+        hashes=partial(ring_in, vllm_router),
         keyed=True,
         why=_RING,
     ),

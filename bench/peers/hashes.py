@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from bench.peers.follow import Hint
 from epp.model.endpoint import EndpointId
-from epp.policy.peers import production_stack, smg, vllm_router
+from epp.policy.peers import vllm_router
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.plugins import Subscribe
 
@@ -46,28 +46,8 @@ def no_hash() -> Iterator[Hint | None]:
 
 
 @contextmanager
-def smg_ring() -> Iterator[Hint | None]:
-    """Give SMG's plug-ins the router's ring."""
-    with _ring_in(smg) as hint:
-        yield hint
-
-
-@contextmanager
-def production_stack_ring() -> Iterator[Hint | None]:
-    """Give production-stack's plug-in the router's ring."""
-    with _ring_in(production_stack) as hint:
-        yield hint
-
-
-@contextmanager
-def vllm_ring() -> Iterator[Hint | None]:
-    """Give vllm-router's plug-ins the router's ring."""
-    with _ring_in(vllm_router) as hint:
-        yield hint
-
-
-@contextmanager
-def _ring_in(module: ModuleType) -> Iterator[Hint]:
+def ring_in(module: ModuleType) -> Iterator[Hint | None]:
+    """Give the plug-ins of a module the router's ring."""
     with patch.object(module, "HashRing", _RouterRing):
         yield _RouterRing.tell
 

@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench.figures import Budget, Figure, Report
+from bench.figures import Budget, Figure, Report, single
 from bench.hold.benchmark import QUICK_SEEDS, SEEDS
 from bench.options import Options
 from bench.progress import Progress
@@ -49,8 +49,8 @@ async def measure(progress: Progress, options: Options) -> Report:
     progress.step(f"one more replica, {_ENDPOINTS} endpoints of {_BLOCKS:,} blocks")
     seconds, blocks = await processes.warm(_ENDPOINTS, _BLOCKS)
     figures += [
-        _figure("warm_s", "until it knows them", "s", seconds, Budget(most=2.0)),
-        _figure(
+        single("warm_s", "until it knows them", "s", seconds, Budget(most=2.0)),
+        single(
             "warm_blocks",
             "blocks that it knows then",
             "",
@@ -61,9 +61,9 @@ async def measure(progress: Progress, options: Options) -> Report:
     progress.step("two replicas apart, and together again")
     apart, left, took = await healing.measure(_QUICK_APART if quick else _APART)
     figures += [
-        _figure("diverged_apart", "endpoints that differ while they are apart", "", apart),
-        _figure("diverged_after_heal", "after two rounds of digests", "", left, Budget(most=0)),
-        _figure("heal_s", "that two rounds of digests took", "s", took),
+        single("diverged_apart", "endpoints that differ while they are apart", "", apart),
+        single("diverged_after_heal", "after two rounds of digests", "", left, Budget(most=0)),
+        single("heal_s", "that two rounds of digests took", "s", took),
     ]
     seconds = _QUICK_STRUCK_SECONDS if quick else _STRUCK_SECONDS
     figures += await _struck(progress, seconds)
@@ -80,11 +80,11 @@ async def _lags(progress: Progress, seconds: float) -> list[Figure]:
             progress.step(f"the lag between two processes, {by}")
             lag = await processes.lag(seconds, address)
             figures += [
-                _figure(f"{key}lag_ms_p50", f"from a fact to its peer, {by}", "ms", lag.median),
-                _figure(f"{key}lag_ms_p99", "p99", "ms", lag.p99, Budget(most=10.0)),
-                _figure(f"{key}cpu_us", "CPU of a replica for each request", "µs", lag.cpu),
-                _figure(f"{key}facts", "facts that were told meanwhile", "", lag.sent),
-                _figure(
+                single(f"{key}lag_ms_p50", f"from a fact to its peer, {by}", "ms", lag.median),
+                single(f"{key}lag_ms_p99", "p99", "ms", lag.p99, Budget(most=10.0)),
+                single(f"{key}cpu_us", "CPU of a replica for each request", "µs", lag.cpu),
+                single(f"{key}facts", "facts that were told meanwhile", "", lag.sent),
+                single(
                     f"{key}messages_missing",
                     "messages that did not arrive",
                     "",
@@ -105,13 +105,13 @@ async def _struck(progress: Progress, seconds: float) -> list[Figure]:
     for name, each in found.items():
         hit = each.cached / calm.cached
         figures += [
-            _figure(f"{name}_times", f"replicas {name}", "", each.struck),
-            _figure(f"{name}_requests", "requests meanwhile", "", each.requests),
-            _figure(f"{name}_failed", "of them failed", "", each.failed, Budget(most=0)),
-            _figure(
+            single(f"{name}_times", f"replicas {name}", "", each.struck),
+            single(f"{name}_requests", "requests meanwhile", "", each.requests),
+            single(f"{name}_failed", "of them failed", "", each.failed, Budget(most=0)),
+            single(
                 f"{name}_hit_ratio", "cached, to an undisturbed run", "", hit, Budget(least=0.98)
             ),
-            _figure(f"{name}_ttft_ratio", "mean TTFT", "", each.ttft_mean / calm.ttft_mean),
+            single(f"{name}_ttft_ratio", "mean TTFT", "", each.ttft_mean / calm.ttft_mean),
         ]
     return figures
 
@@ -166,20 +166,20 @@ async def _played(progress: Progress, *, quick: bool) -> list[Figure]:
         hit, ttft = found.hit / one.hit, found.ttft / one.ttft
         says = f"{count} replicas beside one: cached tokens"
         figures += [
-            _figure(f"hit_ratio_{count}", says, "", hit, Budget(least=0.99)),
-            _figure(f"ttft_ratio_{count}", "mean time to first token", "", ttft, Budget(most=1.03)),
+            single(f"hit_ratio_{count}", says, "", hit, Budget(least=0.99)),
+            single(f"ttft_ratio_{count}", "mean time to first token", "", ttft, Budget(most=1.03)),
         ]
     progress.step("four replicas past what pods serve, beside one")
     return [
         *figures,
         *await _held(QUICK_SEEDS if quick else SEEDS),
-        _figure("hit_ratio_4_alone", "4 on their own", "", alone.hit / one.hit),
-        _figure("ttft_ratio_4_alone", "4 on their own", "", alone.ttft / one.ttft),
-        _figure(
+        single("hit_ratio_4_alone", "4 on their own", "", alone.hit / one.hit),
+        single("ttft_ratio_4_alone", "4 on their own", "", alone.ttft / one.ttft),
+        single(
             "share_worst_50ms", "of 10 endpoints, 4 replicas, 1,000/s", "", share, Budget(most=1.2)
         ),
-        _figure("share_worst_50ms_one", "the same, one replica", "", share_of_one),
-        _figure(
+        single("share_worst_50ms_one", "the same, one replica", "", share_of_one),
+        single(
             "ttft_ratio_busy",
             "mean time to first token, the four beside one",
             "",
@@ -207,7 +207,3 @@ async def _held(seeds: int) -> list[Figure]:
             ratios = tuple(four / one for four, one in zip(found[::2], found[1::2], strict=True))
             figures.append(Figure(key=f"{name}_ttft_ratio_4", says=said, unit="", runs=ratios))
     return figures
-
-
-def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:
-    return Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)

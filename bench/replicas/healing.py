@@ -24,7 +24,8 @@ _PATIENCE = 60.0
 
 def _cut(one: Replica, *, off: bool) -> None:
     """Have nothing of it be sent, or again."""
-    mesh = one.replicas.transport
+    mesh = one.replicas.mesh
+    assert mesh is not None
     if off:
         mesh.send = _send_nothing  # type: ignore[method-assign]
     else:

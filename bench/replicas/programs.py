@@ -38,7 +38,7 @@ _JOIN_S = 3.0
 NOTES = (
     (
         f"{SERVERS} simulated model servers and the conversations of `epp demo`, {SECONDS:g} s of"
-        " arrivals, the same for all of a round. Envoy goes round replicas, request by request."
+        " arrivals, the same for all of a round. Envoy asks the replicas in turn."
     ),
     "Cores are those of all replicas and of Envoy.",
     f"On a machine of {2 * CORES_OF_A_RUN} cores or more, runs are played side by side.",
@@ -85,20 +85,20 @@ def _start(program: str, count: int) -> Start:
 
 
 PROGRAMS = {
-    "told": "replicas that tell each other",
-    "own": "replicas on their own",
+    "told": "Warmpick, replicas that tell each other",
+    "own": "Warmpick, replicas on their own",
     "smg": "smg 1.13.0, cache_aware, in a mesh",
 }
 KINDS = (
     ("cached", "found cached", "%"),
     ("ttft", "mean TTFT", "ms"),
-    ("ttft_p99", "p99", "ms"),
+    ("ttft_p99", "TTFT p99", "ms"),
     ("whole", "mean of the whole answer", "ms"),
     ("cores", "cores", ""),
 )
 _RATIOS = (
-    ("hit_ratio", "cached", "found cached, to one replica", Budget(least=0.99)),
-    ("ttft_ratio", "ttft", "mean TTFT, to one replica", Budget(most=1.03)),
+    ("hit_ratio", "cached", "found cached ÷ that of 1 replica", Budget(least=0.99)),
+    ("ttft_ratio", "ttft", "mean TTFT ÷ that of 1 replica", Budget(most=1.03)),
 )
 
 
@@ -118,7 +118,7 @@ async def measure(progress: Progress, options: Options) -> Report:
                 found = await run(_start(*case), pool, plan, logs)
             for kind, value in found.items():
                 runs.setdefault(_key(*case, kind), []).append(value)
-            progress.step(f"{case[1]} of {PROGRAMS[case[0]]}")
+            progress.step(f"{PROGRAMS[case[0]]}, {case[1]}")
 
         for turn in range(1 if options.quick else ROUNDS):
             plan = conversations(shipped_sections(), pool.workload, turn)
@@ -129,7 +129,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     figures = [
         Figure(
             key=_key(*case, kind),
-            says=f"{case[1]} of {PROGRAMS[case[0]]}: {says}",
+            says=f"{PROGRAMS[case[0]]}, {case[1]}: {says}",
             unit=unit,
             runs=tuple(runs[_key(*case, kind)]),
         )
@@ -148,7 +148,7 @@ def _ratios(runs: dict[str, list[float]]) -> list[Figure]:
     return [
         Figure(
             key=f"{key}_{count}",
-            says=f"{count} {PROGRAMS['told']}: {says}",
+            says=f"{PROGRAMS['told']}, {count}: {says}",
             unit="",
             runs=tuple(
                 several / one
@@ -168,7 +168,7 @@ def _grid(cases: Sequence[tuple[str, int]]) -> Grid:
         title="medians of the runs",
         columns=tuple(says for _, says, _ in KINDS),
         rows=tuple(
-            (f"{count} of {PROGRAMS[program]}", tuple(_key(program, count, k) for k, *_ in KINDS))
+            (f"{PROGRAMS[program]}: {count}", tuple(_key(program, count, k) for k, *_ in KINDS))
             for program, count in cases
         ),
     )

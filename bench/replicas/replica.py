@@ -41,8 +41,8 @@ class Replica:
 
     @property
     def port(self) -> int:
-        """Where it listens for others; known once it runs."""
-        return self.replicas.transport.port
+        """Where it listens for others, known once it runs; 0 if they have a server."""
+        return 0 if self.replicas.mesh is None else self.replicas.mesh.port
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -57,7 +57,8 @@ class Replica:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            self.replicas.transport.close()
+            if self.replicas.mesh is not None:
+                self.replicas.mesh.close()
 
     def connect(self, *ports: int) -> None:
         """Connect to the replicas at these ports."""

@@ -41,7 +41,6 @@ class Case(msgspec.Struct, frozen=True):
     replicas: int
     told: bool = True
     requests: int = 3000
-    workload: str = WORKLOAD
 
 
 def held_up(name: str, replicas: int, seed: int) -> float:
@@ -62,12 +61,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
     hit: float
     ttft: float
-    served: int
 
 
 def play(case: Case) -> Outcome:
     """Play one run."""
-    trace = read_traffic(Traffic(source=case.workload, requests=case.requests))
+    trace = read_traffic(Traffic(source=WORKLOAD, requests=case.requests))
     plan = RunPlan(policy=NAMED["least-ttft"], pods=(_POD,) * PODS, pickers=case.replicas)
     simulation = Simulation(trace, plan)
     if case.told and case.replicas > 1:
@@ -77,7 +75,6 @@ def play(case: Case) -> Outcome:
     return Outcome(
         hit=cached / sum(each.prompt for each in served),
         ttft=mean(each.ttft for each in served),
-        served=len(served),
     )
 
 

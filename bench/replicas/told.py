@@ -23,10 +23,9 @@ _MARK = b"in bench"
 
 
 class ToldPicker:
-    """One picker's side of the exchange. Nothing reaches it, or leaves it, while it is `away`."""
+    """One picker's side of the exchange."""
 
     def __init__(self, number: int, picker: SimulatedPicker, clock: Clock, lag: float) -> None:
-        self.number, self.away = number, False
         self.others: list[ToldPicker] = []
         self.fleet = picker.fleet
         self._clock, self._lag = clock, lag
@@ -50,8 +49,7 @@ class ToldPicker:
 
     def _send(self, others: list["ToldPicker"], message: bytes) -> None:
         for other in others:
-            if not self.away and not other.away:
-                self._clock.at(self._clock.now + self._lag, partial(other.hear, self, message))
+            self._clock.at(self._clock.now + self._lag, partial(other.hear, self, message))
 
     def hear(self, sender: "ToldPicker", message: bytes) -> None:
         heard = self.reader.read(message, self._clock.now)
@@ -76,7 +74,7 @@ class ToldPicker:
         self._clock.routinely_at(now + _HEARTBEAT_SECONDS, self._heartbeat)
 
 
-def exchange(simulation: Simulation, lag: float) -> list[ToldPicker]:
+def exchange(simulation: Simulation, lag: float) -> None:
     """Have the pickers of a run tell each other what they see, which arrives after `lag`."""
     told = [
         ToldPicker(number + 1, picker, simulation.clock, lag)
@@ -84,4 +82,3 @@ def exchange(simulation: Simulation, lag: float) -> list[ToldPicker]:
     ]
     for each in told:
         each.others = [other for other in told if other is not each]
-    return told

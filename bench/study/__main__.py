@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.docs import DOCS
 from bench.study import field, page
 from bench.study.grid import BASELINE, QUICK, Grid, subjects, tasks
 from epp.cli.replay_types import positive
@@ -25,8 +26,7 @@ from epp.replay.results.digest import Curves, Digest
 from epp.replay.results.measures import BY_NAME
 from epp.replay.sweep import Task, on_cores
 
-ROOT = Path(__file__).parents[2]
-KEPT = ROOT / ".cache" / "study"
+KEPT = DOCS.parent / ".cache" / "study"
 _PAGES = {False: ("routing-study.md", page.write), True: ("policies-study.md", field.write)}
 """By whether all policies are asked for."""
 
@@ -48,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="POLICY",
         help="play the runs of a policy again (can be given more than once)",
     )
-    parser.add_argument("--page", type=Path, help="where the page goes (default: below docs)")
     options = parser.parse_args(argv)
     try:
         if options.all:
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             wanted = whole_cases(wanted)
         found = [msgspec.msgpack.decode(_place(task).read_bytes(), type=Digest) for task in wanted]
         name, write = _PAGES[options.all]
-        write(found, options.page or ROOT / "docs" / name, whole)
+        write(found, DOCS / name, whole)
     except ConfigError as error:
         print(f"study: {error}", file=sys.stderr)
         return 2

@@ -37,6 +37,9 @@ how). `make study-policies` writes it; no figure here is typed by hand.
 
 Each figure is a ratio to the default of llm-d-router's chart (`llm-d-router`), paired by seed;
 below 1 is faster. The best of a column is bold.
+"""
+_METHOD = """\
+## How it was played
 
 Responses are observed as `epp serve` does by default (`--observe-responses=auto`). Requests wait in
 the picker only with `least-ttft`; with the other policies each is sent as soon as it arrives.
@@ -75,15 +78,20 @@ def write(digests: Sequence[Digest], page: Path, whole: int) -> None:
         place = page.with_name(f"{page.stem}-{_slug(title)}.svg")
         place.write_text(_heat_map(found, ranked, measure), encoding="utf-8")
     runs = f"{len(digests):,} of {whole:,} runs"
-    lines = [*_lines(found, ranked, page.stem, runs), *_beside_ours(to_ours)]
+    lines = [*_introduction(found, ranked, runs), *_beside_ours(to_ours)]
+    lines += _tables(found, ranked, page.stem)
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _lines(found: Comparison, ranked: Sequence[str], stem: str, runs: str) -> Iterable[str]:
+def _introduction(found: Comparison, ranked: Sequence[str], runs: str) -> Iterable[str]:
     yield _INTRODUCTION
     seeds = ", ".join(map(str, found.seeds))
     extent = f"{len(ranked)} policies, {len(found.cells)} cases, seeds {seeds}"
     yield f"{extent}: {runs}. {describe()}.\n"
+    yield _METHOD
+
+
+def _tables(found: Comparison, ranked: Sequence[str], stem: str) -> Iterable[str]:
     for measure, title in _MEASURES.items():
         yield f"## {title}\n"
         yield f"![{title} of every policy, as a ratio to {BASELINE}]({stem}-{_slug(title)}.svg)\n"

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from bench.chart import FAINT, bars, drawing, png
+from bench.docs import DOCS
 from bench.study.field import OURS
 from bench.study.grid import BASELINE
 
-_DOCS = Path(__file__).parents[2] / "docs"
-_PAGE = _DOCS / "policies-study.md"
-_PLOT = _DOCS / "gain.png"
+_PAGE = DOCS / "policies-study.md"
+_PLOT = DOCS / "gain.png"
 SHOWN = (OURS, "smg-cache-aware", BASELINE, "least-request")
 MEASURES = ("Mean TTFT", "Mean end to end")
 FLEETS = ("equal pods", "every second pod 2.5 times slower, unlabelled")

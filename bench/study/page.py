@@ -34,6 +34,9 @@ This page compares policies in front of simulated engines that follow vLLM's rul
 
 Each figure is a ratio to the default of llm-d-router's chart (`llm-d-router`); below 1 is faster. A
 ratio is the geometric mean over cases, paired by seed. Brackets are 95 % intervals over seeds.
+"""
+_METHOD = """\
+## How it was played
 
 A case is a workload, a number of pods, a fleet and a load. The pods of a fleet are equal, or every
 second one is 2.5 times slower and no policy is told. The load is a share of what the fleet could
@@ -60,7 +63,7 @@ _VARIED: dict[str, _By] = {
 def write(digests: Sequence[Digest], page: Path, whole: int) -> None:
     """Write the page, and its plots beside it; `whole` is the number of runs of the study."""
     everything = compare(digests, BASELINE)
-    plots = {"ratios": ratio_plot(everything, everything.overall), "loads": sweep_plot(everything)}
+    plots = {"ratios": ratio_plot(everything), "loads": sweep_plot(everything)}
     for name, svg in plots.items():
         if svg:
             page.with_name(f"routing-study-{name}.svg").write_text(svg, encoding="utf-8")
@@ -72,6 +75,7 @@ def _lines(digests: Sequence[Digest], everything: Comparison, whole: int) -> Ite
     yield f"**{headline(everything)}** {confidence(everything)}\n"
     runs = f"{len(digests):,} of the study's {whole:,} runs"
     yield f"{len(everything.cells)} cases, {len(everything.seeds)} seeds: {runs}. {describe()}.\n"
+    yield _METHOD
     yield "## Everything\n"
     yield "![Ratios of TTFT to llm-d-router's default](routing-study-ratios.svg)\n"
     yield from _table(

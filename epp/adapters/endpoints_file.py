@@ -86,11 +86,11 @@ class EndpointsFile:
             await self._replace(endpoints)
 
     def _problem_of(self, error: ConfigError) -> str:
-        """Return what is wrong, and where in the file, without its path."""
+        """Return the problem and its place in the file, without the file's path."""
         return error.problem if error.place == str(self._file.path) else str(error)
 
     async def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Apply a content in turns of the loop; it is read again if an event of it fails."""
+        """Apply the content in turns of the loop; read it again if one of its events fails."""
         before, touched = self._known.ids(), set[EndpointId]()
         try:
             for number, event in enumerate(self._known.differences(endpoints), 1):

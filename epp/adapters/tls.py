@@ -36,9 +36,6 @@ _ORGANIZATION = "Warmpick"
 _LIFETIME = dt.timedelta(days=3650)
 _CLOCK_SKEW = dt.timedelta(hours=1)
 
-_Files = tuple[tuple[bytes, bytes], bytes]
-"""A pair, and the CAs of clients."""
-
 _log = Log(__name__)
 
 
@@ -62,7 +59,7 @@ class ReaderTls:
         self.context.sni_callback = self._serve_newest
 
     def watch(self) -> "CertificateWatch":
-        """Return what follows the files, those of CAs included."""
+        """Return the watch over the files, including those of CAs."""
         return CertificateWatch(self._path, self._renew, client_ca=self._client_ca)
 
     async def _renew(self, _: tuple[bytes, bytes]) -> None:
@@ -112,7 +109,7 @@ class CertificateWatch:
         self._interval = interval
         self._client_ca = client_ca
         pair = certificate(cert_path)
-        self._tried: _Files | None = pair, self._read_ca()
+        self._tried: tuple[tuple[bytes, bytes], bytes] | None = pair, self._read_ca()
         self._expires = _expiry(pair)
         self._problem: tuple[str, str] | None = None
 

@@ -74,7 +74,7 @@ def build_tokenizer(settings: TokenProducer, fleet: Fleet | None = None) -> Prom
 
 
 def tokenizer_warning(settings: TokenProducer | None) -> str:
-    """Return why the tokenizer cannot be loaded; empty if it can, or none is wanted."""
+    """Return why the tokenizer cannot be loaded; empty if it can, or none is configured."""
     try:
         if settings is not None:
             build_tokenizer(settings)
@@ -86,7 +86,7 @@ def tokenizer_warning(settings: TokenProducer | None) -> str:
 def tokenizer_or_none(
     settings: TokenProducer | None, fleet: Fleet | None = None
 ) -> PromptTokenizer | None:
-    """Return the tokenizer; None if none is wanted, or it cannot be loaded (logged)."""
+    """Return the tokenizer; None if none is configured, or it cannot be loaded (logged)."""
     try:
         return None if settings is None else build_tokenizer(settings, fleet)
     except ConfigError as error:
@@ -132,7 +132,7 @@ def render_settings(producer: TokenProducer) -> "RenderSettings":
 
 
 def render_tls(endpoint: RenderEndpoint) -> ClientTlsSettings:
-    """Return whom to trust of servers that render, and what they are shown."""
+    """Return which render servers to trust, and the certificate to show them."""
     return ClientTlsSettings(
         verify=not endpoint.insecure_skip_verify,
         authorities=endpoint.ca_cert_path,
@@ -170,7 +170,7 @@ def kv_events_or_none(
     apply: Callable[[Event], None],
     ready: Callable[[EndpointId], Awaitable[None]],
 ) -> "KvEventListener | None":
-    """Return the listener to engines; None if none is wanted or it has no use (logged).
+    """Return the listener to engines; None if none is configured, or it has no use (logged).
 
     `base_model` names the model in events that name no adapter. `ready` waits for the pages of an
     endpoint: they say how its blocks are cut and which names of models are one. Events identify

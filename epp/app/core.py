@@ -1,4 +1,4 @@
-"""What a picker knows, learns from and decides with: its object graph, which listens nowhere."""
+"""The object graph of a picker: what it knows, learns from and decides with. It opens no port."""
 
 import random
 import time
@@ -54,7 +54,7 @@ _FIRST_REPORTS_SECONDS = 0.3
 
 
 class PickerCore:
-    """What one pool's picker knows, learns from and decides with; it listens nowhere.
+    """What one pool's picker knows, learns from and decides with; it opens no port.
 
     `changed` is called when `ready` may have changed. `streams` counts open ext_proc streams, for
     metrics; None: there are none. `clock` returns seconds and never goes back; `chance` breaks ties
@@ -167,7 +167,7 @@ class PickerCore:
             yield "kv events", self._kv_events.run
 
     async def reported(self) -> None:
-        """Wait for the first metrics pages of the known endpoints, but not long."""
+        """Wait briefly for the first metrics pages of the known endpoints."""
         await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
 
     async def warmed(self) -> None:
@@ -177,7 +177,7 @@ class PickerCore:
             await self._replicas.warmed()
 
     def stops(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """Yield what to await once no request is open, by name."""
+        """Yield awaitables, by name, for once no request is open."""
         yield from self._observers.stops()
         if self._tokenizer is not None:
             yield "tokenizer", self._tokenizer.close()
@@ -253,7 +253,7 @@ class PickerCore:
         )
 
     def _other_metrics(self) -> Iterator[Callable[[], Iterator[FamilyText]]]:
-        """Yield what writes the families that are not about requests."""
+        """Yield the writers of the families that are not about requests."""
         settings, kv_events, tokenizer = self._options.settings, self._kv_events, self._tokenizer
         yield lambda: rollout_metrics(settings.rollouts)
         yield lambda: media_metrics(settings.media_caches)

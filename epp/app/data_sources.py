@@ -33,9 +33,9 @@ _MISSED_POLLS = 3
 class DataSources:
     """Polls the pages of all sources of watched endpoints.
 
-    `interval`, in seconds, is that of sources without their own; what does not answer is polled
-    every `retry` if that is longer. A load that is older than `stale_after` seconds is stale.
-    Raises `ConfigError` for certificates that cannot be used.
+    `interval`, in seconds, is that of sources without their own; a page that does not answer is
+    polled every `retry` seconds if that is longer. A load that is older than `stale_after` seconds
+    is stale. Raises `ConfigError` for certificates that cannot be used.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DataSources:
         self.stale_after: Final = max(STALE_SECONDS, _MISSED_POLLS * max(intervals, default=0.0))
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Poll an endpoint's pages; another engine under the same id starts afresh."""
+        """Poll an endpoint's pages; another engine under the same id starts from nothing."""
         for each in self._scrapers:
             each.watch(endpoint)
 

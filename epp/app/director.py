@@ -51,7 +51,7 @@ class PickerDirector:
     may be gone. `needs_end` decides, when a response begins, whether it is observed to its end;
     None: no response is. `clock` returns seconds of the monotonic clock. A prompt that takes longer
     than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer` times the
-    plug-ins of one decision in 64. `ended` are calls, by their names, that take the record of each
+    plug-ins of one decision in 64. `ended` has calls, by name, that take the record of each
     exchange that has ended. An error in one of them, or in another observer, is passed to
     `on_fault` and does not affect requests. With `quiet` no request is logged.
     """
@@ -131,7 +131,7 @@ class PickerDirector:
             outcome = decided
         except TimeoutError:
             outcome = Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
-        except AWAITED_FAULTS as error:  # whatever it is, the client is answered
+        except AWAITED_FAULTS as error:  # whatever the error, the client is answered
             outcome = error
         pending.decided(outcome)
 
@@ -158,14 +158,14 @@ class PickerDirector:
                     plugin = score.plugin
                     beyond = [float(value) for value in score.values if not 0 <= value <= 1]
                     self._warn_once(_OUT_OF_RANGE, plugin, plugin=plugin, score=beyond[0])
-        except FAULTS as error:  # whatever it is, the decision has taken effect
+        except FAULTS as error:  # whatever the error, the decision has taken effect
             self._on_fault("decision", error)
 
     def needs_end(self, record: RequestRecord, now: float) -> bool:
         """Return whether a response must be observed to its end."""
         try:
             return self._needs_end is not None and self._needs_end(record.id, now)
-        except FAULTS as error:  # whatever it is, the response goes on
+        except FAULTS as error:  # whatever the error, the response goes on
             self._on_fault("director", error)
             return True
 
@@ -173,7 +173,7 @@ class PickerDirector:
         """Count and log an exchange that is over; raises nothing."""
         try:
             self._telemetry.finished(record)
-        except FAULTS as error:  # whatever it is, the others are notified
+        except FAULTS as error:  # whatever the error, the others are notified
             self._on_fault("telemetry", error)
         for name, ended in self._ended:
             try:
@@ -207,7 +207,7 @@ class PickerDirector:
             self._warn_once(_STREAMS_STAY, reason, reason=reason, remedy=_REMEDY)
 
     def _warn_once(self, event: str, about: str, **fields: object) -> None:
-        """Log a warning, unless the same was said about this scorer, endpoint or reason."""
+        """Log a warning, unless it was logged about this scorer, endpoint or reason before."""
         if (event, about) not in self._warned:
             self._warned.add((event, about))
             _log.warning(event, **fields)

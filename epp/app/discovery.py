@@ -13,27 +13,18 @@ from epp.protocol.endpoints import KnownEndpoints
 from epp.protocol.routing_table import RoutingTable
 
 if TYPE_CHECKING:  # its client takes long
+    from epp.adapters.kube.election import LeaseElection
     from epp.adapters.kube.reviews import TokenReviewer
 
 Source = Path | KubeSettings | tuple[Endpoint, ...]
 """The source of endpoints: a file, a pool in Kubernetes, or the endpoints (`GivenEndpoints`)."""
 
 
-class LeaderLease(Protocol):
-    """What makes one replica the leader, which gets the traffic."""
-
-    async def release(self) -> None:
-        """Stop being the leader, so that another replica may become ready at once."""
-
-    async def handed_over(self) -> None:
-        """After `release`, wait until traffic goes to another replica, if one takes over."""
-
-
 class Discovery(Protocol):
     """Applies endpoint events to the fleet: `load` first, then `run` while requests are served."""
 
     @property
-    def lease(self) -> LeaderLease | None:
+    def lease(self) -> "LeaseElection | None":
         """The lease of the leader; None if all replicas get traffic."""
 
     @property
@@ -52,7 +43,7 @@ class Discovery(Protocol):
 
 
 class GivenEndpoints:
-    """Endpoints that a program gives, and replaces when it likes; there are no routing rules."""
+    """Endpoints that a program gives, and may replace at any time; there are no routing rules."""
 
     ready = True
     lease = routing = None
@@ -63,18 +54,18 @@ class GivenEndpoints:
         self._known = KnownEndpoints()
 
     async def load(self) -> None:
-        """Apply the endpoints that are given by now."""
+        """Apply the endpoints given so far."""
         self.replace(self._endpoints)
         self._apply(Listed())
 
     def replace(self, endpoints: Sequence[Endpoint]) -> None:
-        """Apply the differences to the endpoints before; what stays keeps what is known of it."""
+        """Apply the differences to the previous endpoints; what is known of the others is kept."""
         self._endpoints = endpoints
         for event in self._known.differences(endpoints):
             self._apply(event)
 
     async def run(self) -> None:
-        """Wait until cancelled: changes are given, not found."""
+        """Wait until cancelled: `replace` makes all changes."""
         await asyncio.Event().wait()
 
 

@@ -42,8 +42,8 @@ def exchange_settings(
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
-    `resolve` applies the API's objects to a request before plug-ins see it; None without any.
-    `list_models` returns what `GET /v1/models` is answered with; None: an endpoint answers.
+    `resolve` applies the API's objects to a request before plug-ins see it; None if there are none.
+    `list_models` returns the answer to `GET /v1/models`; None: an endpoint answers.
     """
     settings = options.settings
     scheduling = settings.scheduling
@@ -87,7 +87,7 @@ def _warn_of_unseen_body(mode: BodyMode) -> None:
 
 
 def models_page(options: ServeOptions, fleet: Fleet) -> Callable[[], bytes] | None:
-    """Return what lists the models of a fleet's endpoints; None if endpoints do so themselves."""
+    """Return the list of a fleet's models; None if endpoints answer that themselves."""
     if not options.settings.data_layer.answers_models:
         return None
     from epp.app.observing.served_models import ServedModels  # noqa: PLC0415 (rarely needed)

@@ -80,7 +80,7 @@ class Observers:
                 yield from each.collect()
 
     def stops(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """Yield what to await at the end, by name."""
+        """Yield awaitables for the end, by name."""
         for each in self._observers:
             if each.stop is not None:
                 yield each.name, each.stop()

@@ -122,7 +122,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source_setting(self) -> str:
-        """What names the file that `source` reads; empty if no setting does."""
+        """The setting that names the file of `source`; empty if there is none."""
         if isinstance(self.source, Path):
             configured = str(self.source) == self.settings.endpoints_file
             return "file-discovery" if configured else "--endpoints-file"
@@ -136,7 +136,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def index_bytes(self) -> int:
-        """Bytes that the index and the endpoints' pools may take together, about."""
+        """Roughly how many bytes the index and the endpoints' pools may take together."""
         return memory_limit() // _INDEX_SHARE // self.sharers
 
 

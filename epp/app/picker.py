@@ -1,4 +1,4 @@
-"""The picker as a service: builds what decides, has it listen, and stops it in order."""
+"""The picker as a service: builds its core, makes it listen, and stops it in order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,7 +10,7 @@ from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import health_server, server_class
 from epp.adapters.telemetry.http import OperatorServer, Readers
-from epp.adapters.telemetry.profiles import Profiles
+from epp.adapters.telemetry.profiles import PROFILES
 from epp.app.core import PickerCore
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
@@ -54,7 +54,7 @@ class EndpointPicker:
             options.metrics_port,
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
-                profiles=Profiles() if options.profiles else None,
+                profiles=PROFILES if options.profiles else {},
                 debug=self._core.pages(),
                 tls=self._reader_tls.context if self._reader_tls else None,
             ),
@@ -64,7 +64,7 @@ class EndpointPicker:
     def ready(self) -> bool:
         """Whether traffic may come: endpoints are known, and no shutdown has begun.
 
-        It is said once their first metrics pages are there, by `/readyz` and health services alike.
+        `/readyz` and the health services report it once the first metrics pages are there.
         """
         return self._core.ready and self._serving
 
@@ -150,7 +150,7 @@ class EndpointPicker:
         with listening("--grpc-port", address):
             await self._extproc.start()
         if options.worker is not None:
-            options.worker.listening = True
+            options.worker.report_listening(listening=True)
         self._serving = True
         self._core.loop_delay.start()
         self._readiness_changed.set()
@@ -174,7 +174,7 @@ class EndpointPicker:
         }
 
     async def _drain(self) -> None:
-        """Hand over, report NOT_SERVING, and serve streams that still come until there are none."""
+        """Hand over, report NOT_SERVING, and serve until no more streams come."""
         timeout, began = self._options.drain_timeout, asyncio.get_running_loop().time()
         _log.info("draining", streams=self._extproc.streams, timeout=timeout)
         lease = self._core.discovery.lease
@@ -193,7 +193,7 @@ class EndpointPicker:
     async def _stop(self) -> None:
         self._core.loop_delay.stop()
         if self._options.worker is not None:
-            self._options.worker.listening = False
+            self._options.worker.report_listening(listening=False)
         await attempt("director", self._core.director.stop())
         await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
         for name, stop in self._core.stops():

@@ -24,7 +24,7 @@ class PluginTimes:
     def __call__(
         self, point: str, plugin: object, call: Callable[P, T], *given: P.args, **named: P.kwargs
     ) -> T:
-        """Return what a plug-in's method returns, and count its time, whatever it raises."""
+        """Call a plug-in's method, return its result, and count its time even if it raises."""
         began = perf_counter()
         try:
             return call(*given, **named)

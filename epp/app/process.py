@@ -45,7 +45,7 @@ _TRIM_PAUSE = 200
 
 @contextmanager
 def listening(flag: str, address: str) -> Iterator[None]:
-    """Make a `ConfigError` that names the flag of what keeps a port from being bound."""
+    """Turn an error of binding a port into a `ConfigError` that names the port's flag."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -57,7 +57,7 @@ def listening(flag: str, address: str) -> Iterator[None]:
 
 @contextmanager
 def file_of(setting: str) -> Iterator[None]:
-    """Make a `ConfigError` whose place is a file name the setting that the file is of, too."""
+    """Add the setting that names a file to a `ConfigError` whose place is that file."""
     try:
         yield
     except ConfigError as error:
@@ -66,7 +66,7 @@ def file_of(setting: str) -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage: imports leave little, and what they make would be examined again."""
+    """Collect no garbage: imports leave little, and would have all their objects examined again."""
     gc.disable()
     try:
         yield
@@ -86,7 +86,7 @@ def freeze_long_lived_objects(*, collected: bool = False) -> None:
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Make threads release the interpreter soon, since the loop needs it after each poll.
+    """Make threads release the interpreter quickly, since the loop needs it after each poll.
 
     Otherwise a thread that reads a long body would make the loop wait several times per request.
     """
@@ -101,12 +101,12 @@ def short_switch_interval() -> Iterator[None]:
 async def collect_garbage() -> None:
     """Collect garbage a little at a time until cancelled.
 
-    By default CPython waits until many more objects were made than freed, and then examines all of
-    those at once. Most belong to open streams and are freed by their reference counts anyway: at
+    By default, CPython waits until many more objects were made than freed, and then examines all of
+    them at once. Most belong to open streams and are freed by their reference counts anyway: at
     10,000 streams this takes 0.2 s for nothing. A tenth of a second makes few objects, and so does
     a longer time in an idle process. All objects are examined once a minute, or less often if that
-    takes much CPU time: a process that others keep from running has as much garbage as one that
-    they do not.
+    takes much CPU time. CPU time counts, because a process that gets little of it makes as much
+    garbage as any other.
     """
     gc.disable()
     pause, due = _MIN_PAUSE, time.monotonic() + _ALL_SECONDS

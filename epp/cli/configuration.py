@@ -57,7 +57,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 
 def policy_name(arguments: argparse.Namespace) -> str:
-    """Return what the flags choose: a file's path, `--config-text` or a policy by name."""
+    """Return the name of the chosen policy: a file's path, `--config-text` or a policy's name."""
     if arguments.config_file is not None:
         return str(arguments.config_file)
     return "--config-text" if arguments.config_text else arguments.policy or DEFAULT_POLICY

@@ -35,7 +35,7 @@ def read(path: Path, flag: str, *, stdin: bool = False) -> bytes:
 
 @contextmanager
 def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
-    """Give the words with a file in place of each `-`, which has what comes on standard input.
+    """Replace each `-` among the words by the path of a file with the content of standard input.
 
     Raises `ConfigError` if it cannot be read, and for more than `most` bytes.
     """
@@ -56,7 +56,7 @@ def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
 
 @contextmanager
 def _called_if_ended(call: Callable[[], object]) -> Iterator[None]:
-    """Make a call before a signal that no code handles ends this process at once."""
+    """Make a call before an unhandled signal ends this process."""
 
     def end(number: int, _frame: object) -> None:
         call()
@@ -97,7 +97,7 @@ def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:
 
 @contextmanager
 def named(file: str) -> Iterator[None]:
-    """Have errors of what a file says begin with its name, or with its flag and name."""
+    """Make errors in a file's content begin with its name, or with its flag and name."""
     try:
         yield
     except ConfigError as error:

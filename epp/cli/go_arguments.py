@@ -1,7 +1,7 @@
 """Command lines in the forms of Go's flags (spf13/pflag), which manifests of llm-d-router use.
 
-`-flag value`, `--flag value` and `--flag=value` are the same, and so are `--poolName`, as flags of
-old releases are spelt, and `--pool-name`. A command line of flags alone is one of `epp serve`.
+`-flag value`, `--flag value` and `--flag=value` are the same. So are `--poolName`, the spelling of
+old releases, and `--pool-name`. A command line with only flags is one of `epp serve`.
 """
 
 import argparse

@@ -106,8 +106,10 @@ REMOVED: Mapping[str, tuple[str, str]] = {
     ),
     "--destination-endpoint-hint-metadata-namespace": ("envoy.lb", _ENDPOINTS_IN_METADATA),
 }
-"""Flags of old releases: the one accepted value, which asks for what happens anyway (KServe's
-templates up to 0.17 pass it), and why all others are refused."""
+"""Flags of old releases: the one accepted value, and why all others are refused.
+
+That value asks for what happens anyway; KServe's templates up to 0.17 pass it.
+"""
 
 _TRACING = "OTEL_"
 _PREDICTOR = "latency is predicted in this process: no training or prediction server is asked"

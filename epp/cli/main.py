@@ -51,12 +51,13 @@ def _serve(arguments: argparse.Namespace) -> int:
         unfit.check(every)
     configure_logs(*log_settings(arguments))
     if several:
-        from epp.app.workers.worker import worker_of  # noqa: PLC0415
+        from epp.adapters.workers.link import link_of  # noqa: PLC0415
+        from epp.app.workers.worker import as_worker  # noqa: PLC0415
 
-        worker = worker_of(every[0], os.environ)
-        if worker is not None:
-            structlog.contextvars.bind_contextvars(worker=worker.number)
-            uvloop.run(serve([worker.options]))
+        link = link_of(os.environ)
+        if link is not None:
+            structlog.contextvars.bind_contextvars(worker=link.start.number)
+            uvloop.run(serve([as_worker(every[0], link)]))
             return 0
     log = Log(__name__)
     given = [notices(flags, os.environ) for flags in pools]

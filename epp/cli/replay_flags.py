@@ -1,4 +1,4 @@
-"""The flags of `epp replay`, and what they make of a fleet and of runs."""
+"""The flags of `epp replay`, and the fleets and runs that they define."""
 
 import argparse
 import shlex
@@ -249,7 +249,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` if flags do not fit each other."""
+    """Raise `ConfigError` for flags that contradict each other."""
     if not arguments.traffic:
         raise ConfigError("nothing to replay: name a trace or a workload")
     highest = len(arguments.roles) if arguments.roles else min(map(int, arguments.pods))
@@ -270,7 +270,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "ReplayOptions":
-    """Return what the flags ask for. Raises `ConfigError`."""
+    """Return the options that the flags ask for. Raises `ConfigError`."""
     check(arguments)
     # Imported here so that other commands do not wait for it.
     from epp.replay.command import ReplayOptions  # noqa: PLC0415
@@ -321,7 +321,7 @@ def _policy(given: str) -> Policy:
 
 
 def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
-    """Yield a plan for each number of pods, with no policy in it. Raises `ConfigError`."""
+    """Yield a plan for each number of pods, without a policy. Raises `ConfigError`."""
     engine = preset(arguments.engine)
     pod = _pod(arguments, engine)
     speeds = arguments.pod_speeds
@@ -345,7 +345,7 @@ def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
 
 
 def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
-    """Return one pod: a preset, over it what was measured, over that what flags say."""
+    """Return one pod: a preset, overridden by measurements, and these by flags."""
     cost, limits = engine.cost, engine.limits
     if arguments.calibrate:
         from epp.replay.engines.calibration import calibrate  # noqa: PLC0415 (rarely needed)

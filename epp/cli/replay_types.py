@@ -39,14 +39,14 @@ POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 
 
 def seed(text: str) -> int:
-    """Return a seed. Below 0 there is none: -1 would draw what 1 draws."""
+    """Return a seed, 0 or more: -1 would draw the same as 1."""
     if not re.fullmatch(r"\d{1,18}", text):
         raise argparse.ArgumentTypeError(f"`{text}` is not a seed, which is a number from 0")
     return int(text)
 
 
 def factor(text: str) -> float:
-    """Return a number of more than 0, and not beyond reason."""
+    """Return a number above 0, within bounds."""
     if not re.fullmatch(r"\d*\.?\d+", text) or not _MIN_FACTOR <= float(text) <= _MAX_FACTOR:
         raise argparse.ArgumentTypeError(
             f"`{text}` is not a number from {_MIN_FACTOR:f} to {_MAX_FACTOR:,.0f}"
@@ -60,7 +60,7 @@ def listed(kind: Callable[[str], float]) -> Callable[[str], Sequence[float]]:
 
 
 def span(text: str) -> tuple[float, float]:
-    """Return minutes from and to: `20-31`."""
+    """Return the first and the last minute of a span: `20-31`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text)
     if not found or float(found[1]) >= float(found[2]):
         raise argparse.ArgumentTypeError(f"`{text}` is not a span of minutes; write 20-31")
@@ -68,7 +68,7 @@ def span(text: str) -> tuple[float, float]:
 
 
 def fault(text: str) -> Fault:
-    """Return what happens to a pod: `3:die@600+120`, `0:stall@60+5`, `1:slow=0.4@300`."""
+    """Return the fault of a pod: `3:die@600+120`, `0:stall@60+5`, `1:slow=0.4@300`."""
     found = _FAULT.fullmatch(text)
     kind, value = (found["kind"], found["value"]) if found else ("", None)
     told = {"slow": value is not None, "late": value is None or value.isdecimal()}

@@ -64,7 +64,7 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
 def replicas_of(
     arguments: argparse.Namespace, secret: bytes, syncer: RedisSyncer | None = None
 ) -> "ReplicaSettings | None":
-    """Return where the other replicas are; None without any. Raises `ConfigError`.
+    """Return the addresses of the other replicas; None without any. Raises `ConfigError`.
 
     `syncer` is the server that the configuration file names; the flag overrides it. Without a
     secret it has no effect, since llm-d-router's configurations have none.

@@ -46,7 +46,7 @@ _SWITCHES = {
     "--request-orca": "ask model servers for load reports in response headers (vLLM logs a line"
     " each)",
 }
-"""Flags that are off by default, but for the profiles."""
+"""Flags that are off by default, except for profiles."""
 
 
 def observation(text: str) -> Observation:
@@ -58,7 +58,7 @@ def observation(text: str) -> Observation:
 
 
 WHICH: dict[str, Any] = {"type": observation, "default": "auto", "metavar": "WHICH"}
-"""What the flag is added with that says which responses are observed."""
+"""The arguments of the flag that says which responses are observed."""
 
 
 def add_max_body_bytes(group: argparse._ArgumentGroup) -> None:

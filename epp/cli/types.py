@@ -134,7 +134,7 @@ _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "er
 
 
 def zap_level(text: str) -> str:
-    """Return the name of the log level for one of zap's, or for a verbosity."""
+    """Return the name of the log level for a level of zap, or for a verbosity."""
     if text.isdecimal():
         return verbosity(text)
     if text.lower() in {"dpanic", "panic", "fatal"}:
@@ -189,5 +189,5 @@ TIME: dict[str, Any] = {"type": duration, "metavar": "TIME"}
 
 
 def number(most: int) -> dict[str, Any]:
-    """Return what a flag is added with that takes a number of 1 to `most`."""
+    """Return the arguments of a flag that takes a number from 1 to `most`."""
     return {"type": up_to(most), "metavar": "N"}

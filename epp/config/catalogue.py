@@ -24,14 +24,14 @@ PLACES: dict[str, str] = {
     "no-hit-lru-scorer": "epp.policy.scorers.caches:NoHitLruScorer",
     "mm-embeddings-cache-scorer": "epp.policy.scorers.caches:MultimodalCacheScorer",
     "lora-affinity-scorer": "epp.policy.scorers.caches:LoraAffinityScorer",
-    "multicluster-prefix-cache-scorer": "epp.policy.scorers.caches:MulticlusterPrefixCacheScorer",
+    "multicluster-prefix-cache-scorer": "epp.policy.scorers.caches:PrefixCacheScorer",
     "latency-scorer": "epp.policy.scorers.latency:LatencyScorer",
     "predicted-latency-scorer": "epp.policy.scorers.latency:PredictedLatencyScorer",
     "slo-aware-routing": "epp.policy.scorers.latency:PredictedLatencyScorer",
     "slo-scorer": "epp.policy.scorers.latency:PredictedLatencyScorer",
     "session-affinity-scorer": "epp.policy.sessions:SessionAffinityScorer",
     "session-affinity-filter": "epp.policy.sessions:SessionAffinityFilter",
-    "multicluster-session-affinity-filter": "epp.policy.sessions:MulticlusterSessionAffinityFilter",
+    "multicluster-session-affinity-filter": "epp.policy.sessions:SessionAffinityFilter",
     "thunder-agent": "epp.policy.sessions:ThunderAgent",
     "context-length-aware": "epp.policy.scorers.labels:ContextLengthAware",
     "header-label-affinity-scorer": "epp.policy.scorers.labels:HeaderLabelAffinityScorer",
@@ -187,7 +187,7 @@ PLACES: dict[str, str] = {
     "vertexai-parser": "epp.config.parsers:VertexAiParser",
     "passthrough-parser": "epp.config.parsers:PassthroughParser",
 }
-"""Where the classes are of the types that files name, as entry points write it.
+"""The place of each type's class, written as in entry points.
 
 llm-d-router's plug-ins have its names, parameters and defaults; those of `epp.policy.peers` are
 other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-picker`,
@@ -233,7 +233,7 @@ _CHECKED = frozenset(
         *("outlen-bucket", "models-responder", "soft-reflective-ceiling-policy"),
     )
 )
-"""Types without parameters that refuse any; the others are llm-d-router's, which ignore them."""
+"""Types without parameters that refuse any; llm-d-router's other such types ignore them."""
 _SIZES = without_effect("blocks and capacities are those that endpoints report")
 _WHOLE = without_effect("prompts are matched whole")
 _PREDICTED = without_effect("caches are predicted; `precise-prefix-cache-producer` follows events")
@@ -263,7 +263,7 @@ _FORMER: dict[str, dict[Effect, str]] = {
     },
 }
 _FORMER["slo-aware-routing"] = _FORMER["predicted-latency-scorer"]
-"""By type, parameters of versions before 0.9, which read them or ignored any that is unknown."""
+"""By type, parameters of versions before 0.9, which read them, or ignored unknown ones."""
 
 
 class PluginTypes(Mapping[str, type[Any]]):

@@ -190,4 +190,4 @@ class ModelsExtractor(PluginParameters, frozen=True):
     content: ClassVar[Content] = "models"
 
     refuse_unlisted: bool | None = None
-    """None is true, but false beside a models-responder, as in llm-d-router."""
+    """None means true, or false beside a models-responder, as in llm-d-router."""

@@ -49,7 +49,7 @@ class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
     load: bool = False
     """Whether the load of endpoints is taken; only one source has it."""
     attributes: bool = False
-    """Whether, of the load, only the configured attributes are."""
+    """Whether only the configured attributes of the load are taken."""
     engines: EngineCatalog = BUILT_IN_ENGINES
     """The engines whose metrics are known."""
     numbers: tuple[AttributeMetric, ...] = ()

@@ -135,7 +135,7 @@ class ModelsDataSource(_CertifiedSource, frozen=True):
 
 
 class ModelsResponder(PluginParameters, frozen=True):
-    """Answers `GET /v1/models` by the lists of all endpoints, whose source need not be named."""
+    """Answers `GET /v1/models` from the lists of all endpoints, whose source need not be named."""
 
 
 class DcgmDataSource(PolledSource, frozen=True):
@@ -177,7 +177,7 @@ class K8sNotificationSource(PluginParameters, frozen=True):
 
 
 class FileDiscoveryConfig(PluginParameters, frozen=True):
-    """Takes endpoints from the file `path`, which is followed for changes in any case."""
+    """Takes endpoints from the file `path`, which is always followed for changes."""
 
     host_names: ClassVar[bool] = False
 

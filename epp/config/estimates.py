@@ -1,7 +1,7 @@
 """Estimates of the lengths of media, as llm-d-router's token-producer has them.
 
-They are read and checked. Here an image, a video or a sound counts as 225 tokens (640 x 360 / 1024,
-its default) until the usage that a server reports says how long the prompt was.
+They are read and checked, without effect: an image, a video or a sound counts as 225 tokens (640 x
+360 / 1024, llm-d-router's default) until a server reports the prompt's length.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal

@@ -12,7 +12,7 @@ from epp.policy.plugins import PluginParameters
 _ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
 _TOKENS = at_least(0, "tokens, such as 16")
 _RANKS_KNOWN = without_effect("ranks are known by the pool's ports, or by labels")
-_OWN_ADDRESS = without_effect("the events of an endpoint are heard at its own address alone")
+_OWN_ADDRESS = without_effect("the events of an endpoint are read at its own address only")
 _HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
 
 

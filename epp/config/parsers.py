@@ -1,4 +1,4 @@
-"""Parsers: the plug-ins that say which APIs are read; types, paths and rules are llm-d-router's."""
+"""Parsers: plug-ins that choose which APIs are read, by llm-d-router's types, paths and rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -71,7 +71,7 @@ class ParserSettings(msgspec.Struct, frozen=True):
     def fault(self, app_protocol: str) -> str:
         """Return why these parsers cannot read a pool's requests; empty if they can.
 
-        `app_protocol` is that of the pool; if it is empty, any parsers will do.
+        `app_protocol` is the pool's; if it is empty, any parsers will do.
         """
         if not app_protocol:
             return ""

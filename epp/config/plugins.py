@@ -148,7 +148,7 @@ class Plugins(Mapping[str, Any]):
             raise ConfigError(str(error)) from None
 
     def check_scheduled(self, name: str) -> None:
-        """Raise `ConfigError` if a profile cannot call its plug-in, one of a user's."""
+        """Raise `ConfigError` if a profile cannot call a user's plug-in."""
         if self._is_users(name):
             check_scheduled(self[name], self._place_of_type(name))
 
@@ -197,7 +197,7 @@ class Plugins(Mapping[str, Any]):
 
 
 def _unnamed(name: str, known: Iterable[str]) -> str:
-    """Say that no plug-in has a name, and what may have been meant."""
+    """Return the error that no plug-in has a name, with similar names."""
     if name in PLUGINS:
         return f"no plug-in is named `{name}`; to use that type, add `- type: {name}` to `plugins`"
     return f"no plug-in is named `{name}`{near(name, known)}"
@@ -229,7 +229,7 @@ def _written_paths(written: Mapping[str, Any], prefix: str) -> Iterator[str]:
 
 
 def _path_to(value: str, struct: object) -> str:
-    """Return the path of a struct's field with a value, with a dot before it; empty without."""
+    """Return the path of the field that has a value, with a leading dot; empty if none has it."""
     for field in msgspec.structs.fields(type(struct)):  # type: ignore[arg-type]  # a Struct
         found = getattr(struct, field.name)
         if found == value or (isinstance(found, list | tuple) and value in found):

@@ -1,6 +1,6 @@
 """The registry of plug-ins: their classes by type, users' own too, built from parameters.
 
-Whatever the code of a plug-in raises while a file is read is an error of that file.
+Any exception from a plug-in's code while a file is read is an error of that file.
 """
 
 import inspect
@@ -47,7 +47,7 @@ _KINDS = tuple(
     for kind in vars(module).values()
     if getattr(kind, "_is_runtime_protocol", False)
 )
-"""All kinds of plug-in, and what plug-ins may be for each other."""
+"""All kinds of plug-in, including those that only other plug-ins call."""
 
 
 def plugin_class(kind: str, place: str) -> type[Any]:
@@ -102,12 +102,12 @@ def _explain(error: ConfigError, kind: type[Any]) -> str:
 
 
 def check_scheduled(plugin: object, place: str) -> None:
-    """Raise `ConfigError` for a profile's plug-in that cannot be called as the picker calls it."""
+    """Raise `ConfigError` for a profile's plug-in that the picker cannot call."""
     _check_methods(plugin, _SCHEDULED, place)
 
 
 def check_called(plugin: object, place: str) -> None:
-    """Raise `ConfigError` for a plug-in that cannot be called as the picker calls all it has."""
+    """Raise `ConfigError` for a plug-in with a method that the picker cannot call."""
     for kind, calls in _ALWAYS.items():
         if isinstance(plugin, kind):
             _check_methods(plugin, calls, place)

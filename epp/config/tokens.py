@@ -26,7 +26,7 @@ _RenderMode = Literal["", "auto", "native", "legacy"]
 
 
 class RenderPortRule(PluginParameters, frozen=True):
-    """Endpoints that a selector selects, an empty one all, render at a port of their own.
+    """The endpoints that a selector selects (an empty one: all) render at a port of their own.
 
     To `base_port` the index of the endpoint's port among those of its pool is added.
     """
@@ -45,10 +45,10 @@ class RenderDiscovery(PluginParameters, frozen=True):
     """Has the endpoints of the pool render, each in its turn; the timeout is a Go duration."""
 
     port_rules: list[RenderPortRule] = []
-    """The ports at which they do, the first rule that fits counting; without any, at their own."""
+    """The ports at which they render, by the first rule that fits; without rules, their own."""
     load_balancer: RenderBalancer = RenderBalancer()
     attempt_timeout: str = ""
-    """When to ask another one; empty: when the request's own time is over."""
+    """When to ask another one; empty: once the request's own time is over."""
     discover_model_limits: Annotated[bool, _NO_LIMITS] = False
     min_model_len: Annotated[int, _NO_LIMITS] = 0
     context_limit_label: Annotated[str, _NO_LIMITS] = ""

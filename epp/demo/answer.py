@@ -1,4 +1,4 @@
-"""An answer to a chat as who asked gets it: an event stream, or one document."""
+"""An answer to a chat as its client receives it: an event stream, or one document."""
 
 import time
 

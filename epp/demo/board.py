@@ -54,17 +54,11 @@ class RunProgress:
         """Return phase, time, requests, median TTFT and cached ratio as text."""
         good = [sample for sample in self.samples if not sample.error]
         done = f"{len(self.samples)}/{self.total}"
-        if not good:
-            return self.phase, f"{self.seconds():.0f} s", done, "", ""
-        median = statistics.median(sample.ttft for sample in good)
-        cached = f"{cached_ratio(good):.0%}"
-        return (
-            self.phase,
-            f"{self.seconds():.0f} s",
-            done,
-            format_value(median, Unit.SECONDS),
-            cached,
-        )
+        median = cached = ""
+        if good:
+            median = format_value(statistics.median(each.ttft for each in good), Unit.SECONDS)
+            cached = f"{cached_ratio(good):.0%}"
+        return self.phase, f"{self.seconds():.0f} s", done, median, cached
 
 
 @contextlib.asynccontextmanager

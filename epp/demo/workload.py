@@ -34,9 +34,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The workload of a whole pool, the same for every policy.
 
     `conversations` begin at random moments within `seconds`. Each has between `turns[0]` and
-    `turns[1]` turns, planned `gap` seconds apart on average; those planned after `seconds` are
-    not asked. `dossiers` of `sections` sections each are chosen with a popularity that falls as
-    rank to the power of `-skew`. An answer has between `answer[0]` and `answer[1]` tokens.
+    `turns[1]` turns, planned `gap` seconds apart on average; turns planned after `seconds` are left
+    out. `dossiers` of `sections` sections each are chosen with a popularity that falls as rank to
+    the power of `-skew`. An answer has between `answer[0]` and `answer[1]` tokens.
     """
 
     conversations: int

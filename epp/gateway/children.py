@@ -37,18 +37,14 @@ class Child:
         self._argv, self._folder, self._hooks = argv, folder, hooks
         self._process: Process | None = None
         self._read = 0
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
+        self.ended = False
         """Whether it has ended by itself, and was not started again yet."""
-        return self._ended
 
     async def start(self) -> None:
         """Start it. Raises `ProcessDied` if it ends, or is not ready in time."""
         self._read = 0
         self._process = await spawn(self.name, self._argv, log_dir=self._folder)
-        self._ended = False
+        self.ended = False
         try:
             await self._hooks.ready(self._process)
         except ProcessDied:
@@ -57,12 +53,12 @@ class Child:
         await self._hooks.changed(True)  # noqa: FBT003 (its only argument)
 
     async def run(self) -> NoReturn:
-        """Keep it running, once it was started, until cancelled."""
+        """Keep it running, after `start`, until cancelled."""
         await keep_running(self.name, self._live, self._lost, _PAUSES)
 
     async def _live(self) -> NoReturn:
         """Start it if it has ended before; raise `ProcessDied` when it ends."""
-        if self._ended:
+        if self.ended:
             try:
                 await self.start()
                 self._hooks.say(f"{self.name} is back")
@@ -72,7 +68,7 @@ class Child:
         try:
             await self._watch()
         except ProcessDied:
-            self._ended = True
+            self.ended = True
             await self._hooks.changed(False)  # noqa: FBT003 (as above)
             raise
 
@@ -92,7 +88,7 @@ class Child:
             self.pass_on()
 
     def pass_on(self) -> None:
-        """Pass on what it has logged since; a long log is emptied."""
+        """Pass on its new log lines; a long log is emptied."""
         if self._process is None:
             return
         path = self._process.log_path
@@ -111,7 +107,7 @@ class Child:
             self._hooks.line(line)
 
     def kill(self) -> None:
-        """End it as it is, because it hangs."""
+        """Kill it, because it hangs."""
         if self._process is not None:
             self._process.kill()
 

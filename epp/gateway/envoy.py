@@ -83,9 +83,9 @@ def http_manager(**fields: Any) -> Json:  # noqa: ANN401 - JSON
 def all_protocols() -> Json:
     """Return fields of an HTTP manager that takes what model servers take.
 
-    That is HTTP/1.0, as proxies and load balancers speak it, without a host, and vLLM's
-    `/v1/realtime`. Where the picker is asked, no client sees the 426 that Envoy answers otherwise:
-    Envoy closes the connection while it asks.
+    That is HTTP/1.0, also without a host, as proxies and load balancers speak it, and vLLM's
+    `/v1/realtime`. Without it Envoy would answer 426, which clients of the picker never see,
+    because Envoy closes the connection while it asks.
     """
     http1 = {"accept_http_10": True, "default_host_for_http_10": "localhost"}
     return {
@@ -95,7 +95,7 @@ def all_protocols() -> Json:
 
 
 def early_removal(headers: Iterable[str]) -> list[Json]:
-    """Return what an HTTP manager removes of requests before any filter, the picker too."""
+    """Return the removal of headers from requests before any filter, the picker included."""
     kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
     name = "envoy.http.early_header_mutation.header_mutation"
     return [extension(name, kind, mutations=[{"remove": header} for header in headers])]
@@ -173,7 +173,7 @@ def picker_cluster(port: int, *, tls: bool = False) -> Json:
 
 
 def retries(retry_on: str) -> Json:
-    """Return for what, in Envoy's words, other hosts are tried: three at the most."""
+    """Return the policy that tries up to three other hosts, for these reasons of Envoy's."""
     return {
         "retry_on": retry_on,
         "num_retries": 3,
@@ -196,7 +196,7 @@ def round_robin() -> Json:
 def override_host(*, by_header: bool = True) -> Json:
     """Return the picker's choice among a cluster's hosts, and round robin without one.
 
-    Not `by_header`, only metadata counts, which no client can send.
+    Unless `by_header`, only metadata counts, which no client can send.
     """
     sources: list[Json] = [{"metadata": {"key": "envoy.lb", "path": [{"key": DESTINATION}]}}]
     return policy(

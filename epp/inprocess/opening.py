@@ -36,8 +36,8 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
 ) -> InProcessPicker:
     """Return a picker, which `async with` opens: its requests go to these endpoints.
 
-    What is given has the names and the defaults of `epp serve`'s flags; times are in seconds.
-    Raises `ConfigError` for what cannot be used.
+    Arguments have the names and the defaults of `epp serve`'s flags; times are in seconds.
+    Raises `ConfigError` for an argument that cannot be used.
 
     Args:
         endpoints: the model servers, each as `host:port`, a URL, or a mapping as in an endpoints

@@ -1,7 +1,7 @@
-"""One request of a program that picks for itself: where it goes, and what its response teaches.
+"""One request of a program that picks by itself: where it goes, and what its response teaches.
 
-It drives the exchange that serves gateways, as a proxy that holds the request's body until it is
-decided on (`BUFFERED`), and shows the response as it comes (`STREAMED`).
+It drives the exchange that also serves gateways, in the place of a proxy that holds the request's
+body until the decision (`BUFFERED`) and shows the response as it comes (`STREAMED`).
 """
 
 import asyncio
@@ -15,11 +15,14 @@ from weakref import WeakSet
 
 import msgspec
 
+from epp.app.core import PickerCore
 from epp.app.observing.views import DecisionView
 from epp.errors import NoEndpoints, PickerFault, RequestError, ShuttingDown
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Target
+from epp.model.fleet import Fleet
 from epp.model.request import RequestId
+from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.messages import (
@@ -49,7 +52,7 @@ _NOT_SENT: Final = frozenset(
         *("te", "transfer-encoding", "upgrade", DESTINATION),
     )
 )
-"""Headers that only a proxy reads, or that are of one connection (RFC 9110, 7.6.1, and 7.2).
+"""Headers that only a proxy reads, or that belong to one connection (RFC 9110, 7.6.1, and 7.2).
 
 HTTP clients write their own, for the body that they send.
 """
@@ -64,28 +67,25 @@ class RawRequest(NamedTuple):
     headers: dict[str, str]
     path: str
     avoid: frozenset[Target] = frozenset()
-    """Where it goes only if nothing else serves it."""
+    """Endpoints to which it goes only if no other one serves it."""
 
 
 class PickerContext(NamedTuple):
     """What the picks of one picker share."""
 
+    core: PickerCore
     check: Callable[[], None]
     """Raises unless requests are taken, and on this event loop."""
     exchange: Callable[[float], Exchange]
     """Makes an exchange, given the time."""
-    others: Callable[[RawRequest], tuple[Target, ...]]
-    """Returns the targets that serve a request and that it does not avoid; none: any."""
     clock: Callable[[], float]
     """Returns monotonic seconds."""
     url: Callable[[Endpoint], str]
     """Returns an endpoint's base URL."""
-    explain: Callable[[str], tuple[DecisionView, ...]]
-    """Returns the kept decisions on a request, given its id."""
     unreachable: tuple[type[BaseException], ...]
     """What is raised if a model server cannot be reached, or breaks off."""
     picks: WeakSet["Pick"]
-    """Those that were begun and have not ended; what holds them is the program's."""
+    """Picks that were begun and have not ended; the program holds the references to them."""
 
 
 class Pick:
@@ -125,7 +125,7 @@ class Pick:
     def headers(self) -> dict[str, str]:
         """The headers to send: yours and those that the picker adds.
 
-        Without those for the picker, and those of a connection, such as `host`.
+        Headers for the picker, and those of a connection, such as `host`, are left out.
         """
         kept = {**self._raw.headers, **dict(self._changes.set_headers)}
         removed = _NOT_SENT.union(self._changes.remove_headers)
@@ -138,7 +138,7 @@ class Pick:
 
     @property
     def decision(self) -> Decision:
-        """The decision: `predicted_cached_tokens` of `prompt_tokens`, seconds of `waited`, ..."""
+        """The decision: `predicted_cached_tokens` of `prompt_tokens`, `waited` in seconds, ..."""
         decision = self._exchange.record.decision
         if decision is None:
             raise RuntimeError("no endpoint is picked yet: async with picker.pick(...) as pick")
@@ -154,7 +154,7 @@ class Pick:
 
         Raises `LookupError` if the decision is not kept: it is one of the last 1,024.
         """
-        for view in self._context.explain(self.id):
+        for view in self._context.core.explain(self.id):
             return view
         raise LookupError(f"request {self.id} is not among the decisions that are kept")
 
@@ -202,7 +202,7 @@ class Pick:
         self.generated(1)
 
     def generated(self, tokens: int) -> None:
-        """Report how many tokens have come so far; long answers take room."""
+        """Report how many tokens have come so far, since long answers take room."""
         self.answered(headers={"content-type": _EVENTS})
         if self._exchange.record.outcome is None:
             self._exchange.response.tokens(index(tokens), self._context.clock())
@@ -222,23 +222,25 @@ class Pick:
             raise RuntimeError("a pick is one request: call picker.pick again")
         self._context.picks.add(self)
         self._loop = asyncio.get_running_loop()
-        context, others = self._context, self._context.others(self._raw)
+        context = self._context
+        others = _others(context.core.fleet, self._raw)
         try:
-            try:
-                self._changes = await self._mutation(others or None)
-            except NoEndpoints as error:  # they may be gone, maybe while it waited for them
-                left = context.others(self._raw)
-                if left == others or isinstance(error, ShuttingDown):
-                    raise
-                self._exchange = context.exchange(context.clock())
-                self._changes = await self._mutation(left or None)
+            while True:
+                try:
+                    self._changes = await self._mutation(others or None)
+                    break
+                except NoEndpoints as error:  # they may be gone, maybe while it waited for them
+                    before, others = others, _others(context.core.fleet, self._raw)
+                    if others == before or isinstance(error, ShuttingDown):
+                        raise
+                    self._exchange = context.exchange(context.clock())
         except BaseException:
             self._end()
             raise
         return self
 
     async def _mutation(self, subset: tuple[Target, ...] | None) -> Mutation:
-        """Have it decided on among the targets of `subset`; None: all."""
+        """Get a decision on it among the targets of `subset`; None: all."""
         raw, exchange = self._raw, self._exchange
         head = {":method": "POST", ":path": raw.path, **raw.headers}
         self._receive(RequestHeaders(headers=head, modes=_SHOWN, subset=subset))
@@ -265,14 +267,14 @@ class Pick:
             self._end()
 
     def __del__(self) -> None:
-        """Give it up if the program has dropped it; this may be called on any thread."""
+        """Give it up if the program has dropped it; Python may call this on any thread."""
         exchange, clock = self._exchange, self._context.clock
         if self._loop is not None and exchange.record.outcome is None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(lambda: exchange.cancelled(clock()))
 
     def shut(self) -> None:
-        """End it because the picker closes: if it is not decided on, that raises `ShuttingDown`."""
+        """End it because the picker closes: waiting for its decision raises `ShuttingDown`."""
         if self._exchange.record.decision is None:
             error = ShuttingDown("the picker is closed")
             self._exchange.fail(error, self._context.clock())
@@ -295,7 +297,7 @@ class Pick:
             pending.cancel()
 
     def _resume(self, waiting: asyncio.Future[Step], outcome: Decision | BaseException) -> None:
-        """Continue with a decision; the exchange undoes it if nobody waits any more."""
+        """Continue with a decision; if the request is given up, the exchange undoes it."""
         known = outcome if isinstance(outcome, Decision | RequestError) else _fault(outcome)
         try:
             step = self._take(partial(self._exchange.resume, known))
@@ -329,6 +331,22 @@ class Pick:
         message = ResponseBody(body=data, end_of_stream=last)
         changed = _mutation_of(self._receive(message)).body
         return data if changed is None else changed
+
+
+class _Asked(msgspec.Struct):
+    model: str = ""
+
+
+def _others(fleet: Fleet, raw: RawRequest) -> tuple[Target, ...]:
+    """Return the targets that serve a request and that it does not avoid; none: any."""
+    if not raw.avoid:
+        return ()
+    asked = _Asked()
+    with suppress(*UNREADABLE):  # the exchange refuses such a body
+        asked = msgspec.json.decode(raw.body, type=_Asked)
+    usable = [each.endpoint for each in fleet.pods.eligible(None, asked.model).pods]
+    left = [each for each in usable if each.target not in raw.avoid]
+    return () if all(each.partial for each in left) else tuple(each.target for each in left)
 
 
 def _mutation_of(step: Step) -> Mutation:

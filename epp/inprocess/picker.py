@@ -1,10 +1,8 @@
-"""A picker in a program of the user's own: it listens nowhere, and leaves the process as it is."""
+"""A picker in a user's own program: it opens no port, and leaves the process as it is."""
 
 import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Final, NoReturn, Self
 from weakref import WeakSet
@@ -20,9 +18,7 @@ from epp.app.options import ServeOptions
 from epp.errors import ConfigError, ShuttingDown, reason
 from epp.inprocess.pick import Pick, PickerContext, RawRequest
 from epp.model.endpoint import HTTPS, Endpoint, Target
-from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheCleared
-from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
 from epp.system.daemon_thread import in_daemon_thread
@@ -46,8 +42,8 @@ class InProcessPicker:
     All of its methods are called on the event loop that opened it. There may be several in a
     process. It handles no signals, sets up no logs, and opens no port unless it has a metrics port.
 
-    `open_picker` makes one. Anything that `epp serve` can be told, such as a recording, replicas or
-    a pool in Kubernetes, is a field of `ServeOptions`.
+    `open_picker` makes one. Everything else that `epp serve` can do, such as a pool in Kubernetes
+    or replicas, is a field of `ServeOptions`.
     """
 
     def __init__(
@@ -68,7 +64,6 @@ class InProcessPicker:
         self._first = endpoints
         self._metrics_port = metrics_port
         self._unreachable = unreachable
-        self._core: PickerCore | None = None
         self._context: PickerContext | None = None
         self._operators: OperatorServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,17 +77,16 @@ class InProcessPicker:
 
         Raises `ConfigError` for endpoints that cannot be used and a port that is taken.
         """
-        if self._core is not None:
+        if self._context is not None:
             raise RuntimeError("a picker is opened once")
         self._loop = asyncio.get_running_loop()
-        self._core = core = PickerCore(self._options, lambda: None, quiet=True)
+        core = PickerCore(self._options, lambda: None, quiet=True)
         self._context = PickerContext(
+            core,
             self._check,
             core.exchanges(),
-            partial(_others, core.fleet),
             core.clock,
             self._url,
-            core.explain,
             self._unreachable,
             WeakSet(),
         )
@@ -126,14 +120,14 @@ class InProcessPicker:
 
     async def close(self) -> None:
         """End what is open: picks that wait get `ShuttingDown`, others count as given up."""
-        if self._core is None or self._closed:
+        if self._context is None or self._closed:
             return
         self._check_loop()
         self._closed = True
-        core, context = self._opened()
+        core, picks = self._context.core, self._context.picks
         try:
             await attempt("director", core.director.stop())
-            for each in list(context.picks):
+            for each in list(picks):
                 each.shut()
             for name, stop in core.stops():
                 await attempt(name, stop)
@@ -171,7 +165,7 @@ class InProcessPicker:
         It goes to an endpoint of `avoid`, such as one that it has failed at, only if no other one
         is up and serves its model.
         """
-        _, context = self._opened()
+        context = self._opened()
         if not path.startswith("/"):
             raise ValueError(f"the path {path!r} does not begin with a slash")
         sent = {"content-type": "application/json"}
@@ -182,10 +176,11 @@ class InProcessPicker:
     async def set_endpoints(self, endpoints: Given | Iterable[Given]) -> None:
         """Replace the endpoints; those that stay keep what is known of them.
 
-        Of several calls at once the last counts. Raises `ConfigError` for endpoints that cannot be
-        used, and changes nothing then; also if the picker follows a file or a pool in Kubernetes.
+        If it is called again meanwhile, the last call counts. Raises `ConfigError`, and changes
+        nothing, for endpoints that cannot be used, and if the picker follows a file or a pool in
+        Kubernetes.
         """
-        core, _ = self._opened()
+        core = self._opened().core
         if not isinstance(core.discovery, GivenEndpoints):
             raise ConfigError("the picker finds its endpoints by itself", "endpoints")
         given = (endpoints,) if isinstance(endpoints, str | Mapping) else tuple(endpoints)
@@ -201,15 +196,14 @@ class InProcessPicker:
         Engines do so when they get new weights, and report it only by KV events. Requests that
         run keep what they hold.
         """
-        core, _ = self._opened()
+        core = self._opened().core
         for each in core.fleet.endpoints if endpoint is None else (endpoint,):
             core.fleet.apply(CacheCleared(each.id), core.clock())
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints that are known."""
-        core, _ = self._opened()
-        return tuple(core.fleet.endpoints)
+        return tuple(self._opened().core.fleet.endpoints)
 
     @property
     def metrics_port(self) -> int | None:
@@ -218,28 +212,26 @@ class InProcessPicker:
 
     def metrics(self) -> str:
         """Return the picker's metrics in Prometheus' text format."""
-        core, _ = self._opened()
-        return "".join(core.telemetry.page())
+        return "".join(self._opened().core.telemetry.page())
 
     def explain(self, request: str) -> tuple[DecisionView, ...]:
         """Return why a request went where it did, and how it ended, as `epp explain` shows it.
 
         `request` is a pick's id or the request's `x-request-id`. The last 1,024 decisions are kept.
         """
-        core, _ = self._opened()
-        return core.explain(request)
+        return self._opened().core.explain(request)
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled, as for a process of `multiprocessing` or an actor of Ray."""
+        """Refuse to be pickled, for a process of `multiprocessing` or an actor of Ray."""
         raise TypeError("a picker cannot be pickled: open one in the process that picks")
 
-    def _opened(self) -> tuple[PickerCore, PickerContext]:
-        if self._core is None or self._context is None:
+    def _opened(self) -> PickerContext:
+        if self._context is None:
             raise RuntimeError(_NOT_OPEN)
-        return self._core, self._context
+        return self._context
 
     def _check(self) -> None:
-        """Raise unless requests are taken, and on this event loop."""
+        """Raise unless the picker takes requests, and on this event loop."""
         if self._closed:
             raise ShuttingDown("the picker is closed")
         self._check_loop()
@@ -253,7 +245,7 @@ class InProcessPicker:
 
 
 def _check_unreachable(kinds: object) -> None:
-    """Raise `ConfigError` for what `isinstance` would refuse, and only once a request fails."""
+    """Raise `ConfigError` now for what `isinstance` would refuse later, when a request fails."""
     for kind in kinds if isinstance(kinds, tuple) else (kinds,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise ConfigError(f"{kind!r} is not a class of exceptions", "unreachable")
@@ -265,21 +257,6 @@ def _encoded(body: Body) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     return msgspec.json.encode(body)
-
-
-class _Asked(msgspec.Struct):
-    model: str = ""
-
-
-def _others(fleet: Fleet, raw: RawRequest) -> tuple[Target, ...]:
-    if not raw.avoid:
-        return ()
-    asked = _Asked()
-    with suppress(*UNREADABLE):  # the exchange refuses such a body
-        asked = msgspec.json.decode(raw.body, type=_Asked)
-    usable = [each.endpoint for each in fleet.pods.eligible(None, asked.model).pods]
-    left = [each for each in usable if each.target not in raw.avoid]
-    return () if all(each.partial for each in left) else tuple(each.target for each in left)
 
 
 def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Target, str]]:
@@ -309,7 +286,7 @@ def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Tar
 
 
 def _with_ip(entry: dict[str, object]) -> dict[str, object]:
-    """Return an entry of an endpoints file with an IP address, the first one, for a host's name."""
+    """Return an entry of an endpoints file with its host name replaced by the first IP address."""
     host = entry.get("address")
     if not isinstance(host, str) or ip_or_none(host) is not None:
         return entry

@@ -34,8 +34,8 @@ class Candidate(Value):
     """An endpoint's predicted state and costs for one request at one moment.
 
     `load` is the last report, unchanged, which may be a second old. Policies that compare load read
-    `waiting`, `running`, `kv_usage` and the adapters here: with `current`, the report corrected by
-    what was sent and seen to end until `now`.
+    `waiting`, `running`, `kv_usage` and the adapters here. With `current`, these are the report
+    corrected by what was sent and seen to end until `now`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
@@ -73,23 +73,23 @@ class Candidate(Value):
         self.cached_tokens: Final = cached_tokens
         """How many of them its cache is predicted to serve; `trust` is taken into account."""
         self.matched_blocks: Final = matched_blocks
-        """The same in blocks."""
+        """The cached tokens in blocks."""
         self.total_blocks: Final = total_blocks
         """The blocks of the request's prompts."""
         self.queued_prefill_seconds: Final = queued_prefill_seconds
-        """Prefill sent before and not done; or, if longer, the wait for the adapter's slot."""
+        """Prefill that is queued before it or, if longer, the wait for the adapter's slot."""
         self.prefill_seconds: Final = prefill_seconds
         """The time of this request's prefill here."""
         self.class_prefill_seconds: Final = class_prefill_seconds
-        """The time of its prefill at the speed of the endpoint's class."""
+        """The time of this prefill at the speed of the endpoint's class."""
         self.decode_seconds: Final = decode_seconds
-        """The time that running decodes would add to it."""
+        """The time that running decodes would add to this prefill."""
         self.generation_seconds: Final = generation_seconds
-        """The time of its response after that."""
+        """The time of its response after the first token."""
         self.crowding_seconds: Final = crowding_seconds
         """The time that its prefill costs running decodes, and that decodes cost each other."""
         self.slot_seconds: Final = slot_seconds
-        """How long it takes an adapter's slot from others."""
+        """For how long it takes an adapter's slot from other adapters."""
         self.requests: Final = requests
         """Requests that this picker sent here and has not seen end."""
         self.in_flight_tokens: Final = in_flight_tokens
@@ -103,9 +103,9 @@ class Candidate(Value):
         self.fits: Final = fits
         """Whether the model's context has room for the request and its output.
 
-        By a low estimate of its length; None if that is not checked or not known."""
+        Decided by a low estimate of its length; None if not checked or not known."""
         self.current: Final = current
-        """Knows the load at any moment; None if only the report does."""
+        """Knows the load at any moment; None if only the report is known."""
         self.now: Final = now
         """The moment, in seconds of the picker's clock."""
         self.chains: Final = chains

@@ -1,7 +1,7 @@
 """The endpoints that may be picked for one request, as policies see them.
 
-Each endpoint is one object, with its numbers in it: compiled code makes and reads that faster than
-the lists of numbers that it would take instead.
+Each endpoint is one object, with its numbers in it: compiled code makes and reads such objects
+faster than lists of numbers.
 """
 
 from epp.model.candidate import Candidate
@@ -25,13 +25,13 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
     """Return the costs of a request, whose quote was looked up, at each endpoint as of `now`.
 
     It is expected to generate `length` tokens. `context` is the least number of tokens that it has
-    with its output; 0 if no endpoint is known to have too little room for that. Scrapes give only
-    the number of other clients' waiting requests: each counts as long as this one's prefill.
+    with its output; 0 if no endpoint is known to have too short a context. Scrapes give only the
+    number of other clients' waiting requests: each counts as long as this one's prefill.
     `takes_slot`: it is for an adapter. `busy` measures how busy the endpoints are.
 
-    Running decodes and the request's own are computed in the same steps (vLLM), so that its
-    tokens take longer because of them. They run for as long as it does, look back at as much,
-    and wait while it is prefilled.
+    An engine computes running decodes and the request's own in the same steps (vLLM), so each slows
+    the other. Running decodes are assumed to last as long as the request, and to have as much
+    context. They wait while the request is prefilled.
     """
     tokens, model = quote.tokens, quote.target_model
     looked_back = tokens + length / 2

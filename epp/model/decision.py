@@ -57,13 +57,13 @@ class Decision(Value):
         waited: float | None = None,
     ) -> None:
         self.endpoints: Final = endpoints
-        """In the order of preference; one unless the picker is configured for more."""
+        """The chosen endpoints, best first; one unless the picker is configured for more."""
         self.profile: Final = profile
         """The profile that decided."""
         self.prompt_tokens: Final = prompt_tokens
         """The prompts' length, as estimated for the first endpoint."""
         self.predicted_cached_tokens: Final = predicted_cached_tokens
-        """How many of them its cache is predicted to serve."""
+        """How many prompt tokens its cache is predicted to serve."""
         self.predicted_ttft: Final = predicted_ttft
         """The predicted time to first token there, in seconds."""
         self.predicted_for: Final = predicted_for
@@ -73,27 +73,27 @@ class Decision(Value):
         self.candidates: Final = candidates
         """The endpoints that passed the filters."""
         self.considered: Final = considered
-        """The endpoints that there were before the filters."""
+        """The endpoints before the filters."""
         self.scores: Final = scores
         """The scores of each scorer."""
         self.totals: Final = totals
         """The weighted sums that the picker compared."""
         self.stages: Final = stages
-        """The decisions of other profiles that a handler ran, in that order."""
+        """The decisions of other profiles that a handler ran, in the order in which they ran."""
         self.prefill: Final = prefill
         """The endpoint that computes the prompt instead; the predictions are for it."""
         self.encode: Final = encode
-        """The endpoint that encodes its images and sounds; the first of several."""
+        """The endpoint that encodes the request's images and sounds; the first of several."""
         self.headers: Final = headers
-        """Set on the request."""
+        """Headers that are set on the request."""
         self.targets: Final = targets
-        """Targets to reach the endpoints at instead of their own, in the same order."""
+        """Targets that replace those of `endpoints`, in the same order."""
         self.disaggregation: Final = disaggregation
         """Which stages run at endpoints of their own; empty if none could.
 
         `decode-only`, `prefill-decode`, `encode-decode` or `encode-prefill-decode`."""
         self.waited = waited
-        """For how many seconds flow control held the request; None: it was not asked.
+        """Seconds for which flow control held the request; None: flow control was not asked.
 
         Flow control sets it before anyone else has the decision."""
 

@@ -198,8 +198,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """False if prefix caching is switched off."""
     match_unit: int | None = None
     """Tokens that hits end at a multiple of, if not of the block; None while unknown."""
-    sliding_window: int | None = None
-    """Tokens of the sliding window; None while unknown."""
     offload_tokens: int | None = None
     """The tokens that a second tier can hold; None while unknown."""
     cache_queries: float | None = None

@@ -1,7 +1,7 @@
 """The ends of requests: they are released first, and learned from then.
 
 Nothing in a response can keep its request in the books, since errors are raised only after the
-release. Requests that remain in them all the same are found by engines' reports (`IdleReports`).
+release. Requests that still remain in the books are found by engines' reports (`IdleReports`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ _FAULTS: Final = (Failure.GATEWAY, Failure.EMPTY)
 class RequestEnds:
     """Ends requests, which are no longer in flight, at their endpoints.
 
-    Failures that are not the request's own show that an endpoint refuses requests if it may be
-    ejected for them (`ejects`); a shed request shows that anyway. It counts for both endpoints that
-    prefill and decode a request, since either may have refused.
+    A shed request shows that an endpoint refuses requests. So does a failure that is not the
+    request's own fault, if endpoints may be ejected for failures (`ejects`). Either counts against
+    both endpoints that prefill and decode a request, since either may have refused.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RequestEnds:
     ) -> None:
         """Learn from the reported cached tokens, and record that the output is cached."""
         pod, quote, cached = in_flight.pod, in_flight.quote, usage.cached_tokens
-        # Of two endpoints, which cache is meant depends on the sidecar's connector.
+        # With two endpoints, it depends on the sidecar's connector which cache is meant.
         if not in_flight.disaggregated:
             if cached is not None:
                 verdict = pod.judge(in_flight.cached, cached, sequence)
@@ -103,7 +103,7 @@ class RequestEnds:
         if usage.prompt_tokens:
             self._remember(in_flight, sequence, usage.prompt_tokens, usage.completion_tokens)
 
-    def _remember(  # noqa: PLR0913 (as `GeneratedBlocks`)
+    def _remember(
         self,
         in_flight: InFlightRequest,
         sequence: SequenceState,
@@ -111,9 +111,8 @@ class RequestEnds:
         generated: int,
         *,
         broken: bool = False,
-        guessed: bool = False,
     ) -> None:
-        """Remember the output that an only answer left in a cache, after its prompt's blocks."""
+        """Remember the output that a single answer left in a cache, after its prompt's blocks."""
         pod, chain, lease = in_flight.pod, sequence.chain, sequence.lease
         if in_flight.quote.answers != 1 or generated <= 1 or lease is None or not chain.hashes:
             return
@@ -127,7 +126,7 @@ class RequestEnds:
                     prompt_tokens,
                     generated,
                     broken=broken,
-                    guessed=guessed,
+                    guessed=broken and in_flight.unobserved,
                 )
             )
 
@@ -151,12 +150,11 @@ class RequestEnds:
             if first is not None:
                 first.pod.ledger.record_refusal(now)
         if len(sequences) == 1 and not event.refused:
-            tokens, guessed = sequences[0].offsets.total, in_flight.unobserved
-            self._remember(in_flight, sequences[0], tokens, seen, broken=True, guessed=guessed)
+            self._remember(in_flight, sequences[0], sequences[0].offsets.total, seen, broken=True)
 
 
 def measured(event: Aborted, in_flight: Mapping[RequestId, InFlightRequest], now: float) -> Aborted:
-    """Add to an end before any output how much of the prompt was computed by now."""
+    """Add how much of the prompt is computed by now, if the request ends before any output."""
     request = in_flight.get(event.request_id)
     if request is None or event.refused or event.generated or event.computed is not None:
         return event
@@ -165,7 +163,7 @@ def measured(event: Aborted, in_flight: Mapping[RequestId, InFlightRequest], now
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class _OutputAtPod:
-    """The output that a lease has, as long as its pod and its cache are there (`CachedOutput`)."""
+    """The output of a lease, while its pod and its cache exist (`CachedOutput`)."""
 
     def __init__(self, pod: Pod, lease: Lease) -> None:
         self._home: Final = pod.home

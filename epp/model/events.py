@@ -138,7 +138,7 @@ class ReportsFrozen(msgspec.Struct, frozen=True):
 
 
 class BooksCorrected(msgspec.Struct, frozen=True):
-    """Requests that were not released end: their endpoint reports for long that it has none."""
+    """Requests that were not released end: their endpoint has long reported that it has none."""
 
     endpoint_id: EndpointId
     requests: Sequence[RequestId]

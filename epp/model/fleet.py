@@ -1,8 +1,8 @@
 """The fleet, the one mutable object of the model: events go in, candidates come out.
 
 Every event goes through `Fleet.apply`, including those that the fleet guesses or finds itself;
-`Fleet.subscribe` notifies listeners of all of them. If the fleet fails on an event, what was done
-stays, listeners are notified, and the error goes to `on_fault` instead of the sender.
+`Fleet.subscribe` notifies listeners of all of them. If the fleet fails on an event, the changes
+made so far stay, listeners are notified, and the error goes to `on_fault` instead of the sender.
 
 It has one writer, on the event loop between awaits, and does not read the clock: every call is
 given the time in seconds, which never decreases.
@@ -67,9 +67,9 @@ class Fleet:
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
     the default for endpoints that have not reported theirs; `outliers` controls when failing
     endpoints are left out. The index takes at most about `index_bytes`. `synced`: all endpoints
-    were listed. `pods`, `in_flight`, `output_lengths` and `responses` are read-only. An error in
-    an event or a listener goes to `on_fault`, which by default raises it, after requests that end
-    are released.
+    were listed. `pods`, `in_flight`, `output_lengths` and `responses` are read-only. Errors in
+    events and listeners go to `on_fault`, after requests that end are released; by default it
+    raises them.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Fleet:
         self._on_fault: Final = on_fault
         self._prompts: Final = Prompts(hasher)
         self._index: Final = PrefixIndex(index_bytes)
-        self._full_bytes: Final = 0.96 * index_bytes  # less is forgotten at once than what remains
+        self._full_bytes: Final = 0.96 * index_bytes  # more remains than is forgotten at once
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
         self.output_lengths: Final = OutputLengths()
@@ -92,12 +92,12 @@ class Fleet:
         self._unobserved: Final = UnobservedRequests()
         self._uncertainty: Final = Uncertainty(self._prompts, self.output_lengths)
         self._busy: Final = BusyShare()
-        self._outliers: Final = OutlierDetection(self.pods, outliers)
+        self._outliers: Final = OutlierDetection(self.pods, self.in_flight, outliers)
         self._ends: Final = RequestEnds(
             self._prompts, self.output_lengths, self.pods, ejects=outliers.consecutive_failures > 0
         )
         self._listeners: Final = Listeners()
-        self._on_repeated: Final = self._learn_repeated
+        self._on_repeated: Final = self._learn
         self._version = 0  # counts changes of the index, and of the inputs of predictions
 
     # Queries.
@@ -114,7 +114,7 @@ class Fleet:
 
     @property
     def full(self) -> bool:
-        """Whether the index has little room left, as while blocks are forgotten for want of it."""
+        """Whether the index is nearly full, as it is while blocks are forgotten to save memory."""
         return self._index.used_bytes > self._full_bytes
 
     def serves(self, model: str) -> bool | None:
@@ -205,9 +205,9 @@ class Fleet:
             self._catch_up(now)
         if type(event) is Aborted:
             event = measured(event, self.in_flight, now)
-        self._learn(event, now, guessed=False)
+        self._learn(event, now)
 
-    def _learn(self, event: Event, now: float, *, guessed: bool) -> None:
+    def _learn(self, event: Event, now: float, *, guessed: bool = False) -> None:
         kind = type(event)
         found: Sequence[Found] = ()
         try:
@@ -215,7 +215,7 @@ class Fleet:
                 _HANDLERS[kind](self, event, now)
             else:
                 found = self._learn_outcome(event, now)
-        except FAULTS as error:  # whatever it is, what follows goes on
+        except FAULTS as error:  # whatever the error, the rest goes on
             self._on_fault(f"fleet/{kind.__name__}", error)
         self._version += 1
         self._listeners.notify(event, now, guessed=guessed)
@@ -226,16 +226,13 @@ class Fleet:
 
     def _learn_outcome(self, event: Event, now: float) -> Sequence[Found]:
         try:
-            return self._outliers.observe(cast(Outcome, event), self.in_flight, now)
+            return self._outliers.observe(cast(Outcome, event), now)
         finally:
             _HANDLERS[type(event)](self, event, now)
 
     def _learn_found(self, found: Sequence[Event], now: float, *, guessed: bool = False) -> None:
         for event in found:
             self._learn(event, now, guessed=guessed)
-
-    def _learn_repeated(self, event: ResponseRepeated, now: float) -> None:
-        self._learn(event, now, guessed=False)
 
     def _catch_up(self, now: float) -> None:
         """Apply the events that are guessed to have happened unobserved up to now."""
@@ -271,7 +268,7 @@ class Fleet:
             return
         before = pod.load
         self._of_pod(event, now)
-        if not (pod.reachable and before.awake):  # who sleeps is not reachable
+        if not (pod.reachable and before.awake):  # a sleeping endpoint is not reachable
             pod.ledger.record_sleep(now)
         if len(self._unobserved) and pod.load.counted:
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
@@ -337,7 +334,7 @@ class Fleet:
         if (pod := self.pods.at(event.target, in_flight.pod.endpoint.rank)) is None:
             return
         if event.retried:
-            self._learn_found(self._outliers.passed_over(in_flight, self.in_flight), now)
+            self._learn_found(self._outliers.passed_over(in_flight), now)
         in_flight.leave(now, revoked=True)
         if in_flight.is_at(pod):
             in_flight.aggregate(now)

@@ -19,21 +19,21 @@ from epp.model.request import Api, InferenceRequest
 
 _MIN_SHARE: Final = 0.5
 _MAX_SHARE: Final = 0.9
-"""Bounds of the share of an estimated length that a text has at least."""
+"""Bounds of the least length of a text, as a share of its estimated length."""
 _EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 _UNSEEN: Final = (
     *(Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.GENERATE, Api.SGLANG_GENERATE),
     *(Api.GRPC_GENERATE, Api.VERTEX_CHAT, Api.VERTEX_RAW, Api.RAW_PREDICT),
 )
-"""APIs that generate, though nothing is known of a prompt: its body was not shown, or is odd."""
+"""APIs that generate even if no prompt is known: the body was not shown, or is odd."""
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Estimate:
     """The part of a request's prompts that one cache is predicted to save.
 
-    `cached` tokens in `matched` blocks are served from the cache; the prefill of the others takes
-    `seconds`.
+    `cached` tokens in `matched` blocks are served from the cache; the prefill of the other tokens
+    takes `seconds`.
     """
 
     def __init__(self, cached: int, matched: int, seconds: float) -> None:
@@ -44,7 +44,7 @@ class Estimate:
 
 _NOTHING_FOUND: Final[list[list[int]]] = []
 _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
-"""The estimates of a quote of which none was asked for; never changed."""
+"""The estimates of a quote before any is asked for; never changed."""
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -82,9 +82,9 @@ class Quote:
         self.answers: Final = request.n * len(chains)
         """How many answers all prompts together get."""
         self.tokens: Final = tokens
-        """How many tokens they are."""
+        """How many tokens all prompts have."""
         self.blocks: Final = blocks
-        """How many full blocks they have."""
+        """How many full blocks all prompts have."""
         self._found = _NOTHING_FOUND
         self._estimates = _NO_ESTIMATES
         self._index: PrefixIndex | None = None
@@ -97,7 +97,7 @@ class Quote:
 
     @property
     def output_limit(self) -> int | None:
-        """The tokens that it generates at most: one if it is for none, None without a limit."""
+        """The most tokens that it generates: 1 if it has no output, None without a limit."""
         if self.api in _EMBEDDING or not (self.chains or self.api in _UNSEEN):
             return 1
         return self.max_tokens
@@ -118,8 +118,8 @@ class Quote:
     def least_context(self, error: float) -> int:
         """Return the least number of tokens that the longest prompt has with its output.
 
-        An estimated length is reduced by twice its `error`, a share of it: by a tenth of the length
-        at least, and by half of it at most. Without a limit by the client no output counts.
+        An estimated length is reduced by twice its `error`, which is a share of it: by at least a
+        tenth, and by at most half of the length. If the client sets no limit, no output counts.
         """
         share = min(_MAX_SHARE, max(_MIN_SHARE, 1.0 - 2.0 * error))
         lengths = [each.known + (each.total - each.known) * share for each in self.token_offsets]
@@ -136,7 +136,7 @@ class Quote:
     def estimates(self, places: list[tuple[Slot, Speed]]) -> list[Estimate]:
         """Predict what each of several caches saves; `look_up` comes first.
 
-        Endpoints of one speed that hold as many blocks share one estimate.
+        Endpoints of the same speed that hold equally many of the blocks share one estimate.
         """
         if self._estimates is _NO_ESTIMATES:
             self._estimates = {}
@@ -150,7 +150,7 @@ class Quote:
         last: Speed | None = None
         by_depth: dict[object, Estimate] = {}
         estimate: Estimate | None = None
-        before = -1  # the depth that it is for
+        before = -1  # the depth that `estimate` is for
         for slot, speed in places:
             depth = depths[slot]
             if speed is not last:

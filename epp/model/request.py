@@ -118,13 +118,13 @@ class InferenceRequest(Value):
         self.headers: Final = headers
         """The request's headers."""
         self.subset: Final = subset
-        """The only targets (`ip:port`, or an `ip`) that may be picked; None: any."""
+        """The only targets (`ip:port`) or addresses (`ip`) that may be picked; None: any."""
         self.objective: Final = objective
         """The InferenceObjective that it names."""
         self.fairness_id: Final = fairness_id
         """The owner of the share of the fleet that it counts towards."""
         self.priority: Final = priority
-        """Its priority; negative ones may be dropped if the pool is saturated."""
+        """Its priority; requests of negative priority may be dropped if the pool is saturated."""
         self.body: Final = body
         """The client's JSON as it came; empty if it was not seen or is not needed."""
         self.size: Final = size
@@ -138,14 +138,14 @@ class InferenceRequest(Value):
         self.rewrite: Final = rewrite
         """The InferenceModelRewrite that set the target model."""
         self.skip_reading_prefix_cache: Final = skip_reading_prefix_cache
-        """Whether an engine computes all of its prompts, whatever of them is cached (vLLM)."""
+        """Whether an engine computes all of its prompts, even cached parts (vLLM)."""
         self.response_id: Final = response_id
-        """The earlier response that it goes on from, or is about; empty without one."""
+        """The earlier response that it continues, or is about; empty without one."""
 
     def without_text(self, fairness_id: str | None = None) -> "InferenceRequest":
         """Return the request without its prompts and its body.
 
-        `fairness_id`, if given, is an equal one that many requests share.
+        `fairness_id`, if given, is an equal string that many requests share.
         """
         return InferenceRequest(
             id=self.id,

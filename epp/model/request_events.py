@@ -39,8 +39,8 @@ class Admitted(Value):
 class Served(Value):
     """The proxy reported the target that served the request; it may not be the one picked.
 
-    If several endpoints are there, it is the one of the same rank, which the request names.
-    `retried`: the proxy says that it tried more than once.
+    If several endpoints have that target, the one with the request's rank served it. `retried`: the
+    proxy says that it tried more than once.
     """
 
     def __init__(self, request_id: RequestId, target: Target, *, retried: bool = False) -> None:
@@ -66,7 +66,7 @@ class ResponseNamed(Value):
 
 
 class Generated(Value):
-    """A streamed response has come in this many pieces so far; tokens, if this is a guess."""
+    """A streamed response has come in this many pieces so far, or tokens if this is a guess."""
 
     def __init__(self, request_id: RequestId, pieces: int) -> None:
         self.request_id: Final = request_id
@@ -94,7 +94,7 @@ class Failure(Enum):
     A 503 with `retry-after` does not count: the endpoint is only busy.
     """
     ERROR = "error"
-    """It answered with another 5xx, or not in time; the request itself may be why."""
+    """It answered with another 5xx, or not in time; the request itself may be the cause."""
     EMPTY = "empty"
     """It answered with 200 and an empty body, although the request asked for output."""
     BUSY = "busy"
@@ -104,12 +104,12 @@ class Failure(Enum):
 class Aborted(Value):
     """The exchange ended before its response did, after `generated` pieces of it.
 
-    If it was not observed, `generated` is a guess, in tokens. `refused`: the endpoint
-    never got the request. `failure` is how the endpoint failed; None if it is not to blame, because
-    the client left or its request was invalid. `served`: the proxy reported the endpoint that
-    served it. If the proxy does so for other requests, a failure without it is the proxy's own.
-    `computed`: how many tokens of an only prompt were computed or cached by then, if it ended
-    before any output; None: the fleet estimates that, and tells its listeners.
+    If it was not observed, `generated` is a guess, in tokens. `refused`: the endpoint never got the
+    request. `failure` is how the endpoint failed; None if it is not to blame, because the client
+    left or its request was invalid. `served`: the proxy reported the endpoint that served it. If
+    the proxy does so for other requests, a failure without it is the proxy's own. `computed`: how
+    many tokens of a single prompt were computed or cached by then, if it ended before any output.
+    None: the fleet estimates it for its listeners.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what is seen of it)

@@ -138,6 +138,17 @@ class NumberAttributes(Protocol):
         """Return the value of an attribute; None if the endpoint has no such."""
 
 
+def shared_places(
+    producer: TopologyInfo, request: InferenceRequest, candidates: Candidates
+) -> list[str]:
+    """Return the narrowest field of `Topology` that each shares with `request.peer`; "" if none."""
+    peer = None if request.peer is None else producer.topology(request.peer)
+    if peer is None:
+        return [""] * len(candidates)
+    places = [producer.topology(each.endpoint) for each in candidates]
+    return ["" if place is None else peer.shared(place) for place in places]
+
+
 class _FromFleet:
     """Answers from the candidates, except for `UNKNOWN_TO_FLEET`; it has no sessions."""
 

@@ -54,7 +54,7 @@ def find_attribute(context: PluginContext, name: str, producer: str | None) -> A
                 f"attribute `{name}` has a `/`: name its producer with `producer`; empty: any"
             )
         return Attribute(name, attribute_key(name, _CORE_EXTRACTOR))
-    found = context.plugin(producer, object, _ANYONE) if producer else _ANYONE
+    found = context.plugin(producer, object, _ANYONE)
     source = found if isinstance(found, NumberAttributes) else None
     return Attribute(name, attribute_key(name, producer), source)
 

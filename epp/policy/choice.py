@@ -20,7 +20,7 @@ _MIN_ALPHA: Final = 1.0
 _MAX_ALPHA: Final = 8.0
 """Bounds of alpha in `ttft_costs`."""
 _DECODING: Final = 1.5
-"""The weight of end-to-end latency against TTFT, each as a part of its mean."""
+"""The weight of end-to-end latency against TTFT, each relative to its mean."""
 _MAX_DECODING: Final = 0.3
 """The weight of a second of decoding against one before a first token, at most."""
 _SLOT: Final = 0.1
@@ -31,7 +31,7 @@ _TURN: Final = 4.0
 With half of it, eight replicas still meet at endpoints.
 """
 _LONGEST_TURN: Final = 1.5
-"""How many times the best one's prefill an endpoint's may take for it to have its turn."""
+"""An endpoint misses its turn if its prefill takes longer than the best one's by this factor."""
 
 
 def _class_name(plugin: object) -> str:
@@ -41,7 +41,7 @@ def _class_name(plugin: object) -> str:
 class Plan:
     """A profile prepared to run: the methods of its plug-ins, in order.
 
-    Errors call filters and the picker by their `name_of`.
+    Errors name filters and the picker by `name_of`.
     """
 
     def __init__(self, profile: Profile, name_of: Callable[[object], str] = _class_name) -> None:
@@ -65,13 +65,12 @@ class Plan:
         """Return the decision of the profile, preferably among candidates that the request fits.
 
         Endpoints whose context is known to be too short are left out if the filters leave another
-        one; if they do not, an engine will refuse the request.
+        one. Otherwise an engine will refuse the request.
 
-        Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a filter returns no
-        sequence, a scorer something else than a number for each candidate, or the picker no
-        positions of candidates. Plug-ins may return numbers of other types, such as NumPy's, and
-        arrays of them.
-        The calls of plug-ins are timed by `timer`.
+        Raises `NoEndpoints` if the filters leave no candidate. Raises `PickerFault` if a filter
+        does not return a sequence, a scorer does not return a number for each candidate, or the
+        picker does not return positions of candidates. Plug-ins may return numbers of other types,
+        such as NumPy's, and arrays of them. `timer` times their calls.
         """
         fitting = _fitting(candidates)
         if fitting:
@@ -79,7 +78,7 @@ class Plan:
                 return self._run(request, fitting, context, timer)
             except EndpointsFull:
                 raise
-            except NoEndpoints:  # the filters want one of the others
+            except NoEndpoints:  # the filters want an endpoint that was left out
                 pass
         return self._run(request, candidates, context, timer)
 
@@ -152,7 +151,7 @@ class Plan:
         candidates: Sequence[Candidate],
         timer: PluginTimer | None,
     ) -> tuple[Sequence[float], Sequence[Score]]:
-        """Return the weighted sums, which are equal without scorers, and each one's values."""
+        """Return the weighted sums, which are equal without scorers, and each scorer's values."""
         if not self._scorers:
             if len(self._equal) != len(candidates):
                 self._equal = (0.0,) * len(candidates)
@@ -196,7 +195,7 @@ def _picked(candidates: Sequence[Candidate], positions: Sequence[SupportsIndex])
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return those at which a request may fit if it fits some and not others; else nothing."""
+    """Return the candidates that a request may fit, if it does not fit all; else nothing."""
     some = others = False
     for each in candidates:
         if each.fits is not None:
@@ -224,12 +223,14 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """Return what this prompt's first token costs at each candidate, in seconds.
 
     `queued_prefill + prefill + alpha * class_prefill + decode + w * (generation + crowding) +
-    slot / 10`, with alpha = 2b / (1 - b), from 1 to 8, for the busy share b: in a busy fleet,
-    prefill that another endpoint's cache would save takes time from later requests, and in any
-    fleet from running decodes, and its blocks evict others. It counts at the speed of the class, so
-    that the saving is the same everywhere. w = 1.5 * ttft_share, up to 0.3: responses that take 1 %
-    longer cost as much as first tokens that take 1.5 % longer. Both shares are the fleet's, so
-    they are the same for all candidates.
+    slot / 10`, with two weights, which are the same for all candidates:
+
+    - alpha = 2b / (1 - b), from 1 to 8, for the fleet's busy share b. Prefill that another
+      endpoint's cache would save takes time from running decodes and, in a busy fleet, from later
+      requests; its blocks evict others. It counts at the speed of the class, so that the saving is
+      the same everywhere.
+    - w = 1.5 * ttft_share of the fleet, up to 0.3: responses that take 1 % longer cost as much as
+      first tokens that take 1.5 % longer.
     """
     alpha, decoding, slot = cost_weights(candidates)
     return [
@@ -263,14 +264,14 @@ def _decoding(ttft_share: float) -> float:
 def apart(
     costs: Sequence[float], candidates: Sequence[Candidate], unseen: Unseen, turn: int
 ) -> Sequence[float]:
-    """Return costs with which replicas in the same state choose different, similar endpoints.
+    """Return costs that make replicas in the same state choose different, similar endpoints.
 
     Each replica goes round its own part of the endpoints, in the order of ids, one each `turn`. All
-    parts have the same size; neighbours share an endpoint if the endpoints cannot be divided
-    evenly. The endpoint whose turn it is gets a discount of four prefills of this request, or a
-    fraction of it if the other replicas have probably sent less than one request unknown to this
-    one. It is skipped if its prefill takes one and a half times the best one's, because it is
-    slower or has less of the prompt cached.
+    parts have the same size; neighbouring replicas share an endpoint if the endpoints cannot be
+    divided evenly. The endpoint whose turn it is gets a discount of four prefills of this request.
+    It gets a fraction of that if the others have probably sent less than one request that this
+    replica does not know. It is skipped if its prefill takes one and a half times the best one's,
+    because it is slower or has less of the prompt cached.
     """
     count, replicas = len(costs), unseen.replicas
     lowest = candidates[costs.index(min(costs))]

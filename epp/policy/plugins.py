@@ -309,7 +309,7 @@ def misreturned(plugin: str, returned: object, wanted: str) -> PickerFault:
 
 
 def headers_of(plugin: str, returned: Headers) -> tuple[tuple[str, str], ...]:
-    """Return what a plug-in returned as headers; raise `PickerFault` if they are something else."""
+    """Return a plug-in's result as headers; raise `PickerFault` if it is something else."""
     try:
         headers = tuple((name, value) for name, value in returned)
     except (TypeError, ValueError) as error:

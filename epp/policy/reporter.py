@@ -7,13 +7,13 @@ gateway (rate limits by tokens, say) find it.
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from epp.errors import ConfigError
 from epp.model.request import Usage
 from epp.policy.plugins import PluginContext, PluginParameters
 
 _EXTRA = "pip install 'warmpick[reporter]'"
-Reported = tuple[str, str, float]
-"""A namespace of dynamic metadata, a key in it, and the value."""
 
 
 class AttributeKey(PluginParameters, frozen=True):
@@ -69,26 +69,25 @@ def _compiled(expression: str) -> Any:  # noqa: ANN401 (a library without types)
         raise ConfigError(f"`{expression}` is not valid CEL: {problem}") from None
 
 
-class AttributeReporter:
+class AttributeReporter(msgspec.Struct, frozen=True, eq=False):
     """Evaluates an attribute for each response."""
 
-    def __init__(self, key: AttributeKey, expression: Any, condition: Any) -> None:  # noqa: ANN401
-        self._key = key
-        self._expression = expression
-        self._condition = condition
+    key: AttributeKey
+    expression: Any
+    condition: Any
 
-    def report(self, usage: Usage) -> Reported | None:
+    def report(self, usage: Usage) -> tuple[str, str, float] | None:
         """Return the value to report about a response.
 
         None if the condition does not hold, or the expression's value is 0 or not a number.
         """
         data = {"usage": _numbers(usage)}
-        if self._condition is not None and _value(self._condition, data) is not True:
+        if self.condition is not None and _value(self.condition, data) is not True:
             return None
-        value = _value(self._expression, data)
+        value = _value(self.expression, data)
         if isinstance(value, bool) or not isinstance(value, int | float) or not int(value):
             return None
-        return self._key.namespace, self._key.name, float(int(value))
+        return self.key.namespace, self.key.name, float(int(value))
 
 
 def _value(expression: Any, data: Mapping[str, object]) -> object:  # noqa: ANN401

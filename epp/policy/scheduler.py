@@ -28,11 +28,11 @@ _PREFER: Final = "prefer"
 class Scheduler:
     """Decides by one configuration over one fleet. `below(n)` returns a random number in 0..n-1.
 
-    A request is quoted once, decided on any number of times, and committed to one decision.
-    `quoted` are called with each quote, `committing` with each decision before the fleet applies
-    it; both have names. Their errors, and errors of plug-ins that are only notified, are passed to
-    `on_fault`; by default they are raised. Calls of plug-ins are timed if a `timer` is given.
-    `unseen` estimates the decisions of other replicas; None without any.
+    A request is quoted once, decided on any number of times, and committed to one decision. The
+    functions in `quoted` are called with each quote; those in `committing` with each decision,
+    before the fleet applies it. Each has a name. Their errors, and errors of plug-ins that are only
+    notified, are passed to `on_fault`, which raises them by default. Calls of plug-ins are timed if
+    a `timer` is given. `unseen` estimates the decisions of other replicas; None without any.
     """
 
     def __init__(  # noqa: PLR0913 (what it decides by, and who is notified)
@@ -79,7 +79,7 @@ class Scheduler:
         for name, quoted in self._quoted:
             try:
                 quoted(quote)
-            except FAULTS as error:  # whatever it is, the request goes on
+            except FAULTS as error:  # whatever the error, the request goes on
                 self._on_fault(name, error)
         return quote
 
@@ -95,7 +95,7 @@ class Scheduler:
         """Choose endpoints for a request by the state at `now`; the fleet does not change.
 
         Plug-ins see `request`, which may have lost its prompts and its body since it was quoted.
-        Raises `NoEndpoints`, errors of plug-ins, and if it `sheds` what `check_saturation` does.
+        Raises `NoEndpoints`, errors of plug-ins and, with `sheds`, what `check_saturation` raises.
         """
         fleet, whole = self._fleet, self._whole
         candidates = fleet.candidates(quote, now, whole=whole)
@@ -128,7 +128,7 @@ class Scheduler:
     ) -> Decision:
         """Choose again for a request, among some of the candidates of a decision on it.
 
-        Raises what `decide` does.
+        Raises what `decide` raises.
         """
         unseen = None if self.unseen is None else self.unseen(now)
         context = PickContext(self._below, self._turn, unseen)
@@ -198,7 +198,7 @@ class Scheduler:
     def commit(
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
     ) -> None:
-        """Admit a request to the endpoint that was decided on, unless this raises."""
+        """Admit a request to the chosen endpoint; if this raises, the request is not admitted."""
         for name, committing in self._committing:
             try:
                 committing(request, quote, decision, now)

@@ -109,10 +109,6 @@ class SessionAffinityFilter(SessionAffinity, frozen=True):
         return _PinFilter(self.pins(context))
 
 
-class MulticlusterSessionAffinityFilter(SessionAffinityFilter, frozen=True):
-    """The same among clusters, each of which is an endpoint."""
-
-
 class ThunderAgent(BoundedParameters, frozen=True):
     """Keeps an agent's session at its endpoint, and others waiting while there is no room.
 

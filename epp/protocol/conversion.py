@@ -88,11 +88,9 @@ def _not_listed(problem: str, kind: object, place: str) -> str:
     if not problem.startswith(_NOT_LISTED):
         return ""
     try:
-        given = str(literal_eval(problem.removeprefix(_NOT_LISTED)))
+        given = short(str(literal_eval(problem.removeprefix(_NOT_LISTED))), _LONGEST_WORD)
     except (ValueError, SyntaxError):  # it has what looks like a place
         return ""
-    if len(given) > _LONGEST_WORD:
-        given = f"{given[:_LONGEST_WORD]}..."
     listed = ", ".join(str(value) for value in _values_in(types_at(kind, place)) if value != "")
     return f"`{given}` is not one of {listed}"
 
@@ -129,6 +127,6 @@ def _plain(problem: str) -> str:
     return f"{wanted} is expected"
 
 
-def short(text: str) -> str:
+def short(text: str, most: int = _LONGEST_ERROR) -> str:
     """Return an error, or its beginning if it is very long."""
-    return text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + "..."
+    return text if len(text) <= most else text[:most] + "..."

@@ -156,7 +156,7 @@ def endpoints_steps(
 def _without_nulls(value: object, **defaults: object) -> object:
     """Return a mapping without the fields that are null, or the default that is given for those.
 
-    Go, and so llm-d-router, takes null for absent; and an empty text for no namespace.
+    Go, and so llm-d-router, treats null as absent, and an empty text as no namespace.
     """
     if not isinstance(value, dict):
         return value

@@ -86,5 +86,5 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _nested(number: int, inside: bytes) -> bytes:
-    """Return a field of wire type LEN; here its content has fewer than 128 bytes."""
+    """Return a field of wire type LEN, whose content must have fewer than 128 bytes."""
     return bytes((number << 3 | _LENGTH, len(inside))) + inside

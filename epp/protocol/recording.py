@@ -1,16 +1,17 @@
 """The format of recordings: one JSON object a line, in gzip members, in parts of bounded size.
 
-A part begins with a `RecordingHeader`; the other lines are in the order in which they were
-written, requests in the order in which they ended. Each part stands alone. A member is written
-whole, so that what a crash cuts off is the last member at most.
+A part begins with a `RecordingHeader`; the other lines are in the order in which they were written,
+requests in the order in which they ended. Each part stands alone. A member is written whole, so a
+crash cuts off the last member at most.
 
-No line has text, or a hash by which text could be looked up: block hashes and clients' words are
-keyed with a secret of the one recording, which is never stored (`Pseudonyms`). Two recordings
-have no hash in common.
+No line has text, or a hash by which text could be looked up: block hashes and clients' names are
+keyed with a secret of this recording, which is never stored (`Pseudonyms`). Two recordings have no
+hash in common.
 """
 
 from array import array
 from binascii import a2b_base64, b2a_base64
+from bisect import bisect_left
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import islice, pairwise
@@ -63,7 +64,7 @@ class RecordedPool(msgspec.Struct, frozen=True, kw_only=True, tag="endpoints", t
 
 
 class RecordedLoss(msgspec.Struct, frozen=True, kw_only=True, tag="lost", tag_field="kind"):
-    """Requests since the line before that are in no part: they came faster than the disk."""
+    """Requests since the previous line that were not written: they came faster than the disk."""
 
     at: float
     requests: int
@@ -174,27 +175,27 @@ def decode_line(text: bytes) -> RecordedLine:
 
 
 def decode_header(text: bytes) -> RecordingHeader:
-    """Read the first line of a part. Raises `ValueError`, which says what it is instead."""
+    """Read the first line of a part. Raises `ValueError` that says what the line is instead."""
     try:
-        if msgspec.json.decode(text, type=_Versioned).kind != _HEADER:
+        head = msgspec.json.decode(text, type=_Versioned)
+        if head.kind != _HEADER:
             raise ValueError("the file does not begin with the header of a recording")
-        version = msgspec.json.decode(text, type=_Versioned).version
-        if version != VERSION:
-            raise ValueError(f"it is of version {version}; this reads version {VERSION}")
+        if head.version != VERSION:
+            raise ValueError(f"it is of version {head.version}; this reads version {VERSION}")
         return msgspec.json.decode(text, type=RecordingHeader)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"the file is not a recording: {error}") from None
 
 
 class _Versioned(msgspec.Struct):
-    """What the headers of all versions have."""
+    """The fields that headers of all versions have."""
 
     kind: str = ""
     version: int = 0
 
 
 class Pseudonyms:
-    """What hashes and clients' words are called in one recording; `key` has `KEY_BYTES`.
+    """Replaces hashes and clients' names by keyed hashes for one recording; `key` has `KEY_BYTES`.
 
     Without the key one can tell what is equal, and nothing else.
     """
@@ -211,13 +212,13 @@ class Pseudonyms:
         self._word_key = key[_CIPHER_KEY_BYTES:]
 
     def hashes(self, hashes: Sequence[int]) -> "array[int]":
-        """Return what each hash is called."""
+        """Return the recorded form of each hash."""
         padded = array("Q", bytes(2 * _HASH_BYTES * len(hashes)))
         padded[::2] = array("Q", hashes)
         return array("Q", self._cipher.update(padded.tobytes()))[::2]
 
     def word(self, text: str) -> str:
-        """Return what a client's word is called."""
+        """Return the recorded form of a client's name."""
         return blake2b(text.encode(), digest_size=_WORD_BYTES, key=self._word_key).hexdigest()
 
 
@@ -235,10 +236,11 @@ class PromptWriter:
         self._seen: dict[int, int] = {}
 
     def written(self, chain: Chain, tokens: int) -> RecordedPrompt:
-        """Return a prompt's blocks, as those after what is known."""
+        """Return a prompt's blocks, without those that are known."""
         hashes = self._pseudonyms.hashes(chain.hashes)
         rest = chain.rest_digest ^ chain.hashes[-1] if chain.hashes and chain.rest_digest else 0
-        shared = self._known(hashes)
+        # Of a known block all before it are known.
+        shared = bisect_left(hashes, x=True, key=lambda each: each not in self._seen)
         like = self._seen[hashes[shared - 1]] if shared else 0
         own = hashes[shared:]
         self._prompts += 1
@@ -259,17 +261,6 @@ class PromptWriter:
             rest=self._pseudonyms.hashes([rest])[0] if rest else 0,
             marks=tuple(mark for mark in chain.marks if mark > start),
         )
-
-    def _known(self, hashes: Sequence[int]) -> int:
-        """Return how many leading blocks are known: of a known block all before it are."""
-        low, high = 0, len(hashes)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if hashes[middle - 1] in self._seen:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
 
 def _lengths(chain: Chain, shared: int, start: int) -> tuple[int, ...]:

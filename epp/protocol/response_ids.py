@@ -42,7 +42,7 @@ def previous_id(body: bytes) -> str:
 class ResponseIdReader:
     """Finds a response's id at the beginning of its body: as a whole, or as a stream of events.
 
-    It is `done` once there is the id, or no hope of it.
+    It is `done` once it has the id, or cannot find one any more.
     """
 
     __slots__ = ("_pattern", "_seen", "done")

@@ -61,7 +61,7 @@ class TraceSampling(msgspec.Struct, frozen=True):
 
 
 def parse(header: str) -> ParentSpan | None:
-    """Return what a header says; None for one that is malformed, which counts as missing."""
+    """Return the span in a header; None for a malformed one, which counts as missing."""
     found = _FORM.fullmatch(header)
     if found is None:
         return None

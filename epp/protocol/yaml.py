@@ -95,7 +95,7 @@ def _add(container: Any, keys: list[object], value: object, event: yaml.NodeEven
 
 
 def _value(event: yaml.NodeEvent) -> object:
-    """Return the scalar of an event, or an empty container. Raises for what is not plain."""
+    """Return the scalar of an event, or an empty container. Raises if it is not plain."""
     if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
         raise _refusal("aliases are not allowed; write the value out", event)
     if event.anchor is not None:
@@ -118,7 +118,7 @@ _PLAIN: Mapping[str, Callable[[object, yaml.ScalarNode], object]] = {
 
 
 def _scalar(event: yaml.ScalarEvent) -> object:
-    """Return a scalar as YAML 1.1 reads it, but dates, and what is long, as text."""
+    """Return a scalar as YAML 1.1 reads it, except that dates and long scalars stay text."""
     value: str = event.value
     if len(value) > _LONGEST_NUMBER:
         return value

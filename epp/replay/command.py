@@ -56,7 +56,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     json: bool
     """Whether one JSON object is printed in place of tables."""
     command: str
-    """What was typed."""
+    """The command as it was typed."""
 
 
 def run(options: ReplayOptions) -> int:
@@ -91,9 +91,9 @@ def run(options: ReplayOptions) -> int:
 
 
 def check_traffic(options: ReplayOptions) -> Mapping[tuple[str, float], int]:
-    """Read all traffic once, before anything runs; say what is odd in it. Raises `ConfigError`.
+    """Read all traffic once, before anything runs; report what is odd in it. Raises `ConfigError`.
 
-    Return how many requests there are by the traffic's source and copies.
+    Return the number of requests by source and number of copies.
     """
     requests: dict[tuple[str, float], int] = {}
     for traffic, copies in itertools.product(options.traffic, options.copies):
@@ -113,8 +113,8 @@ def _oddities(trace: Trace) -> Iterator[str]:
         yield f"{trace.reordered:,} lines were earlier than the line before: sorted"
     if not trace.closed and len(trace.calls) > 1 and not any(call.at for call in trace.calls):
         yield (
-            f"all {len(trace.calls):,} requests come at once, as they have no times or one and the"
-            " same: --rate or --users says when they come"
+            f"all {len(trace.calls):,} requests come at once, because they have no times, or all"
+            " the same one: set --rate or --users"
         )
 
 
@@ -138,14 +138,14 @@ def say_unserved(runs: Iterable[Digest]) -> None:
 
 
 def check_labels(tasks: Sequence[Task]) -> None:
-    """Raise `ConfigError` if two runs would be called the same."""
+    """Raise `ConfigError` if two runs would have the same label."""
     label, times = Counter(task.label for task in tasks).most_common(1)[0]
     if times > 1:
         raise ConfigError(f"{label}: given twice")
 
 
 def check_report(path: Path) -> None:
-    """Raise `ConfigError` if no report can be made, or none written to a path."""
+    """Raise `ConfigError` if a report cannot be made, or cannot be written to its path."""
     try:
         import_module("epp.replay.results.report")  # matplotlib is an extra
     except ImportError as error:
@@ -157,7 +157,7 @@ def check_report(path: Path) -> None:
 
 
 def tasks_of(options: ReplayOptions) -> Iterator[Task]:
-    """Yield every run, those of one case one after another, so that its traffic is read once."""
+    """Yield every run, the runs of a case one after another, so that its traffic is read once."""
     names = _names([traffic.source for traffic in options.traffic])
     for traffic, copies, fleet in itertools.product(
         options.traffic, options.copies, options.fleets
@@ -176,7 +176,7 @@ def tasks_of(options: ReplayOptions) -> Iterator[Task]:
 
 
 def _cell(options: ReplayOptions, name: str, copies: float, fleet: RunPlan) -> str:
-    """Return the label of a case: the traffic's, and what else differs between cases."""
+    """Return the label of a case: its traffic's, and whatever else differs between cases."""
     parts = [name]
     parts += [f"{len(fleet.pods)} pods"] if len(options.fleets) > 1 else []
     parts += [f"{copies:g} x"] if len(options.copies) > 1 else []
@@ -184,9 +184,9 @@ def _cell(options: ReplayOptions, name: str, copies: float, fleet: RunPlan) -> s
 
 
 def _names(sources: Sequence[str]) -> Mapping[str, str]:
-    """Return what each traffic is called: all of a workload, a file's name if it is the only one.
+    """Return each traffic's name: a workload in full, a file without its folder unless two match.
 
-    Of what is too long the end is left.
+    If a name is too long, its end is kept.
     """
     names = {source: _name(source) for source in sources}
     count = Counter(names.values())

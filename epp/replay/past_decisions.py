@@ -1,16 +1,16 @@
 """The decisions of a recording, explained after the fact.
 
-A fleet applies what the recording has: endpoints, where each request went, its first token, how
-it ended. Each request is decided on over it once more, by a configuration, and then booked where
-it went at the time, whatever is decided now.
+A fleet applies what was recorded: the endpoints, where each request went, its first token, and how
+it ended. A configuration decides on each request once more over this fleet. The request is then
+booked where it went at the time, whatever the new decision is.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -43,19 +43,16 @@ _MILLI: Final = 1e3
 _APIS: Final = frozenset(Api)
 
 
-class _Action(Protocol):
-    """Applies what happened at a time; returns the view of a decision, if it was one."""
-
-    def __call__(self, now: float) -> DecisionView | None: ...
-
-
 class _Scheduled(NamedTuple):
-    """Something that happened at a time; of those of one time, in the order of the others."""
+    """Something that happened at a time; at equal times, in the order of the other fields.
+
+    `action` applies it and returns the view of a decision, if it is one.
+    """
 
     at: float
     number: int
     stage: int
-    action: _Action
+    action: Callable[[float], DecisionView | None]
 
 
 class _Asked(NamedTuple):
@@ -86,7 +83,7 @@ class PastDecisions:
         self._met = 0
 
     def views(self) -> Iterator[DecisionView]:
-        """Yield what became of each request, in the order in which they were decided on."""
+        """Yield the decision on each request and its outcome, in the order of the decisions."""
         schedule = sorted(self._schedule(), key=lambda each: each[:3])
         for each in schedule:
             view = each.action(each.at)
@@ -103,17 +100,14 @@ class PastDecisions:
             if not line.endpoint:
                 continue
             if line.stream and line.first is not None:
-                begins = partial(self._apply, FirstToken(each.id))
+                begins = partial(self._fleet.apply, FirstToken(each.id))
                 yield _Scheduled(max(at, came + line.first), each.number, 1, begins)
             if line.end is not None:
-                ends = partial(self._apply, _ended(each.id, line))
+                ends = partial(self._fleet.apply, _ended(each.id, line))
                 yield _Scheduled(max(at, came + line.end), each.number, 2, ends)
 
-    def _apply(self, event: Event, now: float) -> None:
-        self._fleet.apply(event, now)
-
     def _see(self, pool: RecordedPool, now: float) -> None:
-        """Apply which endpoints there are."""
+        """Apply the list of endpoints."""
         there = {EndpointId(each.id): each for each in pool.endpoints}
         for gone in self._known.keys() - there.keys():
             self._fleet.apply(EndpointRemoved(gone), now)
@@ -134,7 +128,7 @@ class PastDecisions:
         self._report(known, now)
 
     def _report(self, known: EndpointId, now: float) -> None:
-        """Have an endpoint report what the books say of it: its own pages are not recorded."""
+        """Make an endpoint report what the books say, because its own pages are not recorded."""
         recorded, pod = self._known[known], self._fleet.pods[known]
         stats, block = pod.cache_stats(), recorded.block_tokens
         load = Load(
@@ -202,7 +196,7 @@ class PastDecisions:
             self._scheduler.commit(request, quote, went, now)
 
     def _explained(self, decision: Decision | None) -> tuple[Explanation, ...]:
-        """Explain a decision as one that is kept is, without addresses, which are made up."""
+        """Explain a decision as a running picker does, without addresses, which are invented."""
         stages = () if decision is None else (*decision.stages, decision)
         return tuple(
             _without_targets(
@@ -240,7 +234,7 @@ def _request(asked: _Asked) -> InferenceRequest:
 
 
 def _ended(request: RequestId, line: RecordedRequest) -> Event:
-    """Return what the picker saw at a request's end (`RequestRecord.end`)."""
+    """Return the event that the picker saw at a request's end (`RequestRecord.end`)."""
     if line.status is not None and line.status >= REDIRECTION:
         return Aborted(request, refused=True)
     generated = line.chunks if line.stream else 0

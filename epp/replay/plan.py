@@ -1,6 +1,6 @@
-"""The plan of a run: which pods, which pickers with which policy, what happens to whom, and when.
+"""The plan of a run: its pods, its pickers and their policy, and what fails when.
 
-Everything in it is a frozen value, so that a run can take place in another process.
+Everything in it is a frozen value, so a run can take place in another process.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,11 @@ from epp.protocol.extproc.observation import AUTO, Observation
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 
-SCRAPE_SECONDS = 1.0
 DRAIN_SECONDS = 900.0
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is replayed, and what is made of it."""
+    """What is replayed, and how it is changed first."""
 
     source: str
     """A trace's path, or a workload."""
@@ -40,9 +39,9 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One model server of `ranks` data-parallel engines in step, each with `limits` of its own.
+    """One model server: `ranks` data-parallel engines in step, each with `limits` of its own.
 
-    A server computes `speed` times as fast as `cost` says. `role` is the value of the label
+    It computes `speed` times as fast as `cost` says. `role` is the value of the label
     `llm-d.ai/role`, empty for pods that serve whole requests.
     """
 
@@ -86,11 +85,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """A policy under its name: the `text` of its configuration.
+    """A policy by its name, with the `text` of its configuration.
 
-    `scrape_seconds`, if set, lie between its scrapes, whatever the plan says. `as_reported`:
-    load is that of the last scrape, as other pickers see it, without what the picker's own books
-    say has come since. `flow` says when requests wait in the picker; None: never.
+    `scrape_seconds`, if set, is the time between its scrapes, whatever the plan says.
+    `as_reported`: load is that of the last scrape, as other pickers see it, without what this
+    picker has counted since. `flow` says when requests wait in the picker; None: never.
     """
 
     name: str
@@ -117,7 +116,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Replicas, which share the requests in turn."""
     exchange_seconds: float | None = None
     """After how long what one picker has seen reaches the others; None: never."""
-    scrape_seconds: float = SCRAPE_SECONDS
+    scrape_seconds: float = 1.0
     """How often each picker scrapes each pod."""
     observation: Observation = AUTO
     """Which responses are observed to their end."""

@@ -1,4 +1,4 @@
-"""Errors of a user's plug-ins in replay: they refuse requests there, as in a running picker."""
+"""Errors of a user's plug-ins in replay, where they refuse requests as in a running picker."""
 
 import traceback
 from pathlib import Path
@@ -9,12 +9,12 @@ from epp.policy.profile import Scheduling
 
 
 def has_user_plugins(scheduling: Scheduling) -> bool:
-    """Return whether a plug-in is a user's; if none is, an error that is raised is the picker's."""
+    """Return whether any plug-in is a user's; if none is, an error is the picker's own."""
     return any(kind not in PLUGINS for kind, _ in scheduling.plugins.values())
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one line; with its place, unless it is the picker's about a plug-in."""
+    """Return an error in one line, with its place unless the picker raised it about a plug-in."""
     if isinstance(error, PickerFault):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -74,17 +74,16 @@ plugins:
     "smg-prefix-hash": _SMG % "smg-prefix-hash-scorer",
 }
 """Other routers' policies with their defaults; docs/policies.md has a line for each."""
-NAMED: Mapping[str, Policy] = {
+_ALL = (
     # Each block of an engine is an entry of 64 tokens in its index: four times the real cache.
-    "llm-d-router": Policy(
-        "llm-d-router", _LLM_D_ROUTER, LLM_D_ROUTER_SCRAPE_SECONDS, as_reported=True
-    ),
-    "llm-d-router-guide": Policy("llm-d-router-guide", _GUIDE, LLM_D_ROUTER_SCRAPE_SECONDS),
-    **{name: Policy(name, text, flow=FlowSettings()) for name, text in POLICIES.items()},
-    **{name: Policy(name, text) for name, text in _PEERS.items()},
-    "least-ttft-at-once": Policy("least-ttft-at-once", POLICIES["least-ttft"]),
-    "oracle": OraclePolicy("oracle", POLICIES["least-ttft"]),
-}
+    Policy("llm-d-router", _LLM_D_ROUTER, LLM_D_ROUTER_SCRAPE_SECONDS, as_reported=True),
+    Policy("llm-d-router-guide", _GUIDE, LLM_D_ROUTER_SCRAPE_SECONDS),
+    *(Policy(name, text, flow=FlowSettings()) for name, text in POLICIES.items()),
+    *(Policy(name, text) for name, text in _PEERS.items()),
+    Policy("least-ttft-at-once", POLICIES["least-ttft"]),
+    OraclePolicy("oracle", POLICIES["least-ttft"]),
+)
+NAMED: Mapping[str, Policy] = {each.name: each for each in _ALL}
 """Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with
 plain LRU indexes; the product's own, with which requests wait as in `epp serve`; other routers';
 `least-ttft` that sends each request when it comes; and one that knows the truth."""

@@ -1,4 +1,4 @@
-"""Many runs on all cores, or on a Ray cluster; where one takes place changes nothing in it."""
+"""Many runs on all cores, or on a Ray cluster, with the same results wherever they take place."""
 
 import multiprocessing
 import os
@@ -27,11 +27,11 @@ from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 
 _RAY_SECONDS = 5.0
 _TOLD = 1000
-"""How often a run tells of its progress while its traffic comes, unless that is short."""
+"""How often a run reports its progress while its traffic arrives, unless that is short."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run: the traffic that is read for it, and the plan.
+    """One run: the traffic to read for it, and its plan.
 
     Requests before `warm_up` seconds are left out of figures. The other fields are `Played`'s.
     """
@@ -46,12 +46,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name for people."""
         return f"{self.cell}, {self.plan.policy.name}, seed {self.plan.seed}"
 
 
 Ended = MutableSequence[int]
-"""How many requests of each task have ended, as far as it is known while it runs."""
+"""How many requests of each task have ended, as far as is known while it runs."""
 
 
 def play(
@@ -59,7 +59,7 @@ def play(
     simulation: Callable[[Trace, RunPlan], Simulation] = Simulation,
     tell: Callable[[int], None] | None = None,
 ) -> Digest:
-    """Play one run, and `tell` now and then how many requests have ended.
+    """Play one run, and call `tell` now and then with how many requests have ended.
 
     Raises `ConfigError` if its traffic cannot be read.
     """
@@ -84,7 +84,7 @@ def play(
 
 
 def _tell_from_now_on(run: Simulation, pause: float, tell: Callable[[int], None]) -> None:
-    """Tell how many requests have ended, again after each `pause` of virtual seconds."""
+    """Report how many requests have ended, again after each `pause` of virtual seconds."""
     tell(len(run.outcomes))
     again = partial(_tell_from_now_on, run, pause, tell)
     run.clock.routinely_at(run.now + pause, again)
@@ -92,7 +92,7 @@ def _tell_from_now_on(run: Simulation, pause: float, tell: Callable[[int], None]
 
 @lru_cache(maxsize=2)
 def read_traffic(traffic: Traffic) -> Trace:
-    """Read traffic and make of it what is asked for. Raises `ConfigError`."""
+    """Read traffic, and change it as the run asks. Raises `ConfigError`."""
     with uncollected():
         trace = read(traffic.source, seed=traffic.seed, strict=traffic.strict)
         if traffic.minutes is not None:
@@ -105,13 +105,13 @@ def read_traffic(traffic: Traffic) -> Trace:
 
 @lru_cache(maxsize=2)
 def fingerprint(traffic: Traffic) -> str:
-    """Return a name of what is sent: traffic that is alike has the same. Raises `ConfigError`."""
+    """Return a digest of the traffic, the same for equal traffic. Raises `ConfigError`."""
     calls = msgspec.msgpack.encode(read_traffic(traffic).calls)
     return blake2b(calls, digest_size=8).hexdigest()
 
 
 def counted(tasks: Sequence[Task]) -> Ended:
-    """Return counts that this process and those of `on_cores` have in common."""
+    """Return counts that this process shares with those of `on_cores`."""
     counts: Ended = multiprocessing.get_context("spawn").RawArray("Q", len(tasks))
     return counts
 
@@ -119,11 +119,11 @@ def counted(tasks: Sequence[Task]) -> Ended:
 def on_cores(
     tasks: Sequence[Task], jobs: int | None = None, ended: Ended | None = None
 ) -> Iterator[tuple[int, Digest]]:
-    """Yield each task's number and what its run has shown, as they end.
+    """Yield each task's number and the result of its run, as they end.
 
-    `jobs` processes work at once, by default as many as there are cores; one runs in place. They
-    write what they have done into `ended`, which `counted` made. Raises `ConfigError` if one of
-    them is killed.
+    `jobs` processes work at once, by default one per core; with one, runs take place here. They
+    write their progress into `ended`, which `counted` made. Raises `ConfigError` if one of them is
+    killed.
     """
     workers = min(len(tasks), jobs or os.cpu_count() or 1)
     ended = counted(tasks) if ended is None else ended
@@ -141,8 +141,8 @@ def on_cores(
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise ConfigError(
-                f"one of {workers} processes was killed in a run, as where memory is short: fewer"
-                " take less",
+                f"one of {workers} processes was killed during a run, perhaps for lack of memory:"
+                " use fewer",
                 "--jobs",
             ) from error
         finally:
@@ -152,8 +152,8 @@ def on_cores(
 def processes(count: int | None, ended: Ended | None = None) -> ProcessPoolExecutor:
     """Return this many new processes (None: one for each core).
 
-    Ctrl-C ends them at once, and so does the end of this process, whatever ends it: a run takes
-    minutes, and another one may be next in line.
+    Ctrl-C ends them at once, and so does the end of this process, whatever its cause: a run takes
+    minutes, and others may follow it.
     """
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(count, spawn, _begin, (ended,))
@@ -204,7 +204,7 @@ def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:
 
 
 def _look_for(address: str) -> None:
-    """Connect to an address, and hang up: Ray would wait for one that nothing listens at for ever.
+    """Connect to an address, and hang up: Ray would wait forever if nothing listens there.
 
     Raises `OSError`.
     """

@@ -1,4 +1,4 @@
-"""Calls that may wait for others: for a name server, or for a file system that is away."""
+"""Calls that may block: on a name server, or on a file system that is away."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 async def in_daemon_thread(function: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
-    """Return what a function returns in a thread of its own.
+    """Run a function in a thread of its own, and return its result.
 
     Unlike one of `asyncio.to_thread` it holds neither the end of the loop nor of the process.
     """

@@ -1,4 +1,4 @@
-"""Files of operators, read without waiting for anybody, and followed for changes."""
+"""Operators' files, read without blocking, and followed for changes."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ _MOST_WAITS = 5
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a file, which is not waited for.
+    """Return the content of a file, without waiting for a writer.
 
     Raises `ConfigError`, with the path as its place, for what cannot be read, for what is not a
     regular file (a FIFO, a device, a socket, a directory), and for more than `most` bytes.
@@ -26,7 +26,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def signature_of(path: Path) -> Signature:
-    """Return what changes with a file. Raises `ConfigError` for what is not a regular file."""
+    """Return a value that changes with a file. Raises `ConfigError` if it is not a regular one."""
     status = _status(path)
     _check(status, path, status.st_size)
     return _signature(status)
@@ -35,12 +35,11 @@ def signature_of(path: Path) -> Signature:
 class FollowedFile:
     """The content of the file at `path`, at most `most` bytes, which is returned once.
 
-    A file that is written in place, not replaced by another, may have a part of its content: it is
-    returned once it has not changed between two calls, or has changed before each of several and
-    is not empty.
+    A file that is written in place, rather than replaced, may be incomplete. It is returned once it
+    has not changed between two calls, or if it is not empty and keeps changing before every call.
 
-    What is refused (a missing file, no rights, no descriptor left) is tried again by the next
-    call, as the file may then be readable without having changed.
+    After a failure (a missing file, no rights, no descriptor left), the next call tries again,
+    because the file may become readable without changing.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -52,7 +51,7 @@ class FollowedFile:
         self._again = False
 
     def changed(self) -> bytes | None:
-        """Return the content if it is not the one of the call before, else None.
+        """Return the content if it has changed since the last call, else None.
 
         Raises `ConfigError` as `read_regular` does.
         """
@@ -71,7 +70,7 @@ class FollowedFile:
         return content
 
     def forget(self) -> None:
-        """Return the content again, whether it changes or not."""
+        """Make the next call return the content, changed or not."""
         self._again = True
 
 

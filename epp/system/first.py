@@ -1,4 +1,4 @@
-"""Several things awaited at once, of which the first decides."""
+"""Several awaitables at once, of which the first to end decides."""
 
 import asyncio
 from collections.abc import Awaitable

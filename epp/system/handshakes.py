@@ -22,10 +22,10 @@ _LONGEST_RECORD: Final = _RECORD_HEAD + (1 << 14)
 class Handshakes:
     """Makes TLS connections of accepted ones, with the protocols that `accept` returns.
 
-    The event loop would make all handshakes for which the sockets have bytes before anything else,
-    a thousand in half a second, and a handshake that has begun takes 60 KB. A client has `patience`
-    seconds for its hello, and as many for the rest. `plaintext` is called with the connection of
-    one that speaks HTTP/2 instead. `context` may be replaced, for later ones.
+    Otherwise the event loop would first make every handshake whose socket has bytes, a thousand in
+    half a second, and each takes 60 KB once begun. A client has `patience` seconds for its hello,
+    and as many for the rest. `plaintext` is called with the connection of a client that speaks
+    HTTP/2 without TLS. `context` may be replaced, for later handshakes.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Handshakes:
             task.cancel()
 
     def _look(self, connection: socket.socket) -> None:
-        """Begin if the first record is whole, or not one; else wait for the rest of it."""
+        """Begin if the first record is whole, or is not one; otherwise wait for the rest of it."""
         try:
             seen = connection.recv(_LONGEST_RECORD, socket.MSG_PEEK)
         except BlockingIOError:
@@ -131,7 +131,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _wakes_at(connection: socket.socket, size: int) -> bool:
-    """Have a reader called when this many bytes are there; return whether the kernel can.
+    """Have a reader called only once this many bytes are there; return whether the kernel can.
 
     The kernel waits for at most half of what it would hold (tcp(7), `tcp_rmem`).
     """

@@ -26,9 +26,10 @@ class Resolved(NamedTuple):
 class HostNames:
     """Resolves host names, in the thread that calls it; `clock` returns seconds.
 
-    A name keeps its addresses while no name server answers. A name server may list some of many
-    addresses, others each time: if it lists several, those that it listed before stay for
-    `KEPT_SECONDS`, as long as they answer. Of more than `MAX_ADDRESSES` the known ones are used.
+    A name keeps its addresses while no name server answers. A name server may list a different few
+    of many addresses each time. If it lists several, those that it listed before stay for
+    `KEPT_SECONDS`, as long as they answer. If there are more than `MAX_ADDRESSES`, known ones are
+    preferred.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ def _lookup(name: str) -> Iterable[str]:
 def of_one_family(addresses: Iterable[str], *, six: bool = False) -> list[str]:
     """Return the IP addresses of IPv4, or with `six` of IPv6; those of the other if there are none.
 
-    A host with both is one and not two, and often listens on IPv4 alone. A family to which this
-    machine has no route counts only if it has none to the other.
+    A host with addresses of both is still one host, and often listens on IPv4 only. A family to
+    which this machine has no route counts only if it has none to the other either.
     """
     families: dict[bool, list[str]] = {six: [], not six: []}
     for ip in addresses:

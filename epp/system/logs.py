@@ -1,4 +1,4 @@
-"""Loggers that write where the program wants its log: this process may be a program of a user's."""
+"""Loggers that write to the program's own log, since this process may be a user's program."""
 
 import logging
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from structlog.typing import EventDict
 class Log:
     """The logger of a module: structlog's if the program has configured it, else `logging`'s.
 
-    As `epp serve` configures structlog, the latter only happens in process. structlog without a
-    configuration would print to stdout, which is for the program's own output.
+    `epp serve` configures structlog, so the latter only happens in a user's program. There
+    structlog would print to stdout, which is for the program's own output.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,7 +31,7 @@ class Log:
 
 
 def _as_text(_: object, __: str, fields: EventDict) -> tuple[tuple[str], dict[str, Any]]:
-    """Return what a method of `logging.Logger` is called with."""
+    """Return the arguments for a method of `logging.Logger`."""
     error = fields.pop("exc_info", None)
     event = fields.pop("event", "")
     text = " ".join((str(event), *(f"{name}={value!r}" for name, value in fields.items())))

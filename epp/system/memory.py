@@ -23,7 +23,7 @@ def memory_limit() -> int:
 
 
 def _limits() -> Iterator[Path]:
-    """Yield the files that may limit this process: of its control group, and of those around it."""
+    """Yield the files that may limit this process: of its control group, and of its parents."""
     yield _CGROUPS / "memory" / "memory.limit_in_bytes"  # cgroup v1, as a container sees its own
     try:
         group = _OWN_CGROUP.read_text(encoding="utf-8").partition("0::")[2].splitlines()[0]

@@ -15,7 +15,7 @@ _AT_ONCE: Final = 64
 NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Errors of a process that can have no more connections, whatever its peers do."""
 _PAUSE_SECONDS: Final = 1.0
-"""Until it is tried again to accept where there was no room."""
+"""How long accepting pauses after there was no room."""
 
 _EVERYWHERE: Final = {"", "::"}
 

@@ -1,4 +1,4 @@
-"""A result that takes long, for several readers."""
+"""A slow result that several readers share."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Folders for temporary files, and what is said where there are none."""
+"""Folders for temporary files, and the error if there are none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from epp.errors import ConfigError
 
 @contextmanager
 def temporary_folder_wanted() -> Iterator[None]:
-    """Raise `ConfigError` if what makes a temporary folder within raises `OSError`."""
+    """Raise `ConfigError` if making a temporary folder in this context raises `OSError`."""
     try:
         yield
     except OSError:

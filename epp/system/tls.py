@@ -4,7 +4,7 @@ import ssl
 
 
 def server_tls(least: ssl.TLSVersion, ciphers: str) -> ssl.SSLContext:
-    """Return a context for a server, which lacks a certificate yet.
+    """Return a context for a server, without a certificate yet.
 
     `least` is the minimum version. `ciphers` are OpenSSL's names of suites up to TLS 1.2, empty for
     its own choice. Raises `OSError` if none of these exists.

@@ -1,4 +1,4 @@
-"""The addresses behind what `epp up` was given: names resolved, a file read, both followed.
+"""The addresses of the servers that `epp up` was given: by URLs, or by a file; both are followed.
 
 They are written to two files: the picker's endpoints file, and Envoy's `SERVERS_FILE`.
 """
@@ -28,8 +28,8 @@ Say = Callable[[str], None]
 class AddressBook:
     """The addresses of `servers`, or of the endpoints file `path` if there are none.
 
-    Both are followed for changes by `run`; `say` is told of what changes and of what cannot be
-    resolved or read, whose last addresses then stay.
+    `run` follows both for changes. `say` is called with each change, and with each problem; if
+    something cannot be resolved or read, its last addresses stay.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AddressBook:
             raise
 
     async def _look(self) -> tuple[Address, ...] | None:
-        """Return the addresses as of this moment; None: the file is unchanged.
+        """Return the present addresses; None if the file is unchanged.
 
         Raises `ConfigError`.
         """
@@ -144,7 +144,7 @@ class AddressBook:
                 self._say(f"{kind} {_told(each)}")
 
     def _trouble(self, subject: str, problem: str) -> None:
-        """Say a problem once; "" is the end of it."""
+        """Report a problem once; "" ends it."""
         if self._problems.get(subject, "") != problem:
             self._problems[subject] = problem
             if problem:

@@ -1,4 +1,4 @@
-"""TLS of `epp up`: what clients are shown, and whom servers' certificates are checked against."""
+"""TLS of `epp up`: the certificate for clients, and the authorities for servers' certificates."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _BUNDLES = (
 class ServedCertificate:
     """The certificate and the key (PEM) that clients are shown, followed for changes.
 
-    Envoy is given the paths of the two, so that no copy of the key lies about.
+    Envoy is given their paths, so that there is no copy of the key.
     """
 
     def __init__(self, chain: Path, key: Path, folder: Path) -> None:
@@ -34,7 +34,7 @@ class ServedCertificate:
         self._turn = 0
 
     def load(self) -> bool:
-        """Let Envoy read the files if they have changed; return whether they have.
+        """Make Envoy read the files if they have changed; return whether they have.
 
         Raises `ConfigError` for files that do not fit together.
         """
@@ -58,7 +58,7 @@ class ServedCertificate:
         return True
 
     async def run(self, say: Callable[[str], None]) -> NoReturn:
-        """Follow the files until cancelled; what cannot be used is told once."""
+        """Follow the files until cancelled; report once a pair that cannot be used."""
         told = ""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
@@ -73,7 +73,7 @@ class ServedCertificate:
 
 
 def authorities(given: Path | None) -> Path:
-    """Return the bundle that servers' certificates are checked against: the given or the system's.
+    """Return the bundle for checking servers' certificates: the given one, or the system's.
 
     Raises `ConfigError` for one that cannot be used, and if the system has none.
     """
@@ -97,7 +97,7 @@ def _check_authorities(path: Path) -> None:
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return how this process speaks TLS to servers: unverified without authorities."""
+    """Return the TLS context of this process for servers: unverified without authorities."""
     if ca_file is None:
         return unverified_tls()
     return ssl.create_default_context(cafile=str(ca_file))

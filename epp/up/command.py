@@ -52,7 +52,7 @@ def envoy_missing() -> str:
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP: the first sets `stop`, a later one of the first two `hurry`."""
+    """SIGINT, SIGTERM and SIGHUP: the first sets `stop`; a later SIGINT or SIGTERM sets `hurry`."""
 
     def __init__(self) -> None:
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
@@ -60,11 +60,11 @@ class Signals:
 
     @property
     def status(self) -> int:
-        """The exit status of a process that the last signal ended, as shells have it."""
+        """The exit status of a process that the last signal ended, as shells report it."""
         return 128 + self._number
 
     def handled(self) -> contextlib.AbstractContextManager[None]:
-        """Handle them while the context lasts."""
+        """Handle the signals while the context lasts."""
         return signals_handled(self._handle)
 
     def _handle(self, number: int) -> None:
@@ -75,7 +75,7 @@ class Signals:
 
 
 async def run_up(options: UpOptions) -> int:
-    """Serve until a signal; return 0, or if one cut it short 128 and its number.
+    """Serve until a signal; return 0, or 128 plus the number of a signal that cut it short.
 
     Raises `ConfigError` for what cannot be used, `ProcessDied` if a process does not start.
     """
@@ -110,7 +110,7 @@ async def _serve(gateway: Gateway, signals: Signals) -> int:
 
 
 async def _first(work: asyncio.Task[None], event: asyncio.Event) -> None:
-    """Return when `work` ends, whose error is raised, or the event is set."""
+    """Return when `work` ends, or the event is set; raise an error of `work`."""
     waiting = asyncio.create_task(event.wait())
     try:
         await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +122,7 @@ async def _first(work: asyncio.Task[None], event: asyncio.Event) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Give a folder that no one else can enter, with room for a socket's path; remove it."""
+    """Make a folder that no one else can enter, whose path suits a socket; remove it at the end."""
     with temporary_folder_wanted():
         longest = f"{tempfile.gettempdir()}/epp-up-01234567/{ADMIN_SOCKET}"
         place = _SHORT_PLACE if len(longest) > _LONGEST_SOCKET else None

@@ -41,13 +41,13 @@ class EnvoyAdmin:
         return None if text is None else proxy_page(text)
 
     def started(self) -> None:
-        """Know of an Envoy that has just started, which asks the picker for all requests."""
+        """Record that Envoy has just started, and asks the picker for all requests."""
         self.picking = True
 
     async def set_picking(self, wanted: Callable[[], bool]) -> None:
-        """Ask the picker for all requests, or for none, as is wanted then.
+        """Make Envoy ask the picker for all requests, or for none.
 
-        What Envoy has not said that it took in is asked for again by the next call.
+        A change that Envoy has not confirmed is repeated by the next call.
         """
         async with self._setting:
             picking = wanted()
@@ -58,9 +58,9 @@ class EnvoyAdmin:
                     self.picking = picking
 
     async def drain(self) -> bool:
-        """Take no new connections, and close those that are there after their answer.
+        """Accept no new connections, and close each open one after its answer.
 
-        Returns whether Envoy has said that it took that in.
+        Returns whether Envoy has confirmed that.
         """
         paths = "/healthcheck/fail", "/drain_listeners"
         return None not in [await self._ask("POST", path) for path in paths]

@@ -1,7 +1,7 @@
-"""What `epp up` shows of itself: figures of the last half minute, from the pages of both processes.
+"""The figures that `epp up` shows: those of the last half minute, from the pages of both processes.
 
-Requests are Envoy's, which counts them whether the picker was asked or not; the rest is the
-picker's.
+The number of requests is Envoy's, which counts them whether the picker was asked or not. The rest
+is the picker's.
 """
 
 import math
@@ -39,17 +39,17 @@ class PickerPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProxyPage(msgspec.Struct, frozen=True):
-    """Envoy's count of requests of clients: those under way, and all since its start."""
+    """Envoy's count of clients' requests: those under way, and all since its start."""
 
     active: int = 0
     total: int = 0
 
 
 class LiveFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of the live line; None if there is nothing to tell them from.
+    """The figures of the live line; None if they are not known.
 
-    `per_second` is that of the last seconds, `ttft` the median in seconds of streamed answers,
-    `cached` the share of prompt tokens that model servers had cached.
+    `per_second` is the rate of the last seconds, `ttft` the median of streamed answers in seconds,
+    and `cached` the share of prompt tokens that model servers had cached.
     """
 
     active: int
@@ -82,16 +82,16 @@ _NO_PAGES = 0.0, PickerPage(), ProxyPage()
 
 
 class Window:
-    """The pages of the last `WINDOW_SECONDS`, of which it tells figures."""
+    """The pages of the last `WINDOW_SECONDS`, from which it computes figures."""
 
     def __init__(self) -> None:
         self._pages: deque[tuple[float, PickerPage, ProxyPage]] = deque()
 
     def add(self, now: float, picker: PickerPage | None, proxy: ProxyPage | None) -> None:
-        """Add the pages of a moment, in seconds of a clock; counts of a new process begin at 0.
+        """Add the pages read at a time, in seconds of a clock; counts of a new process begin at 0.
 
-        For a page that is missing (None) the last one of that process is taken; if both are, the
-        moment is left out.
+        In place of a missing page (None), the process's last one is used; if both are missing,
+        nothing is added.
         """
         if self._pages and picker is None and proxy is None:
             return
@@ -124,7 +124,7 @@ class Window:
 
 
 def _cached(before: PickerPage, after: PickerPage) -> float | None:
-    """Return the cached share; None if no server reported one (vLLM does if it is asked)."""
+    """Return the cached share; None if no server reported one (vLLM does on request)."""
     prompt = after.prompt_tokens - before.prompt_tokens
     if prompt <= 0 or after.cached_answers <= before.cached_answers:
         return None
@@ -134,7 +134,7 @@ def _cached(before: PickerPage, after: PickerPage) -> float | None:
 def median(cumulative: Mapping[float, float]) -> float | None:
     """Return the median of a histogram with cumulative counts by upper bound; None when empty.
 
-    Within a bucket values are taken to be spread evenly, as Prometheus' `histogram_quantile` does.
+    Within a bucket, values are assumed to be spread evenly, as in Prometheus' `histogram_quantile`.
     """
     bounds = sorted(cumulative)
     if not bounds or cumulative[bounds[-1]] <= 0:
@@ -152,7 +152,7 @@ def median(cumulative: Mapping[float, float]) -> float | None:
 
 
 def status_line(figures: LiveFigures, servers: int, *, picking: bool) -> str:
-    """Return the live line; not `picking`, requests go past the picker."""
+    """Return the live line; if not `picking`, requests bypass the picker."""
     parts = [
         f"{figures.active} under way",
         f"{figures.per_second:.1f}/s",

@@ -38,7 +38,7 @@ PAST_AFTER, HUNG_AFTER = 2, 4
 """Metrics pages of the picker that fail in a row before requests go past it, and before it counts
 as hung. On a busy machine one is late now and then, while the picker answers requests."""
 QUIET_SECONDS, DRAIN_POLL_SECONDS = 0.3, 0.05
-"""How long no request may have been under way before a drain ends: clients reuse connections."""
+"""How long there must have been no request before a drain ends: clients reuse connections."""
 ENVOY_THREADS, ENVOY_GRACE_SECONDS = 4, 2.0
 
 
@@ -88,7 +88,7 @@ class Gateway:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
-        """How this process speaks to servers itself."""
+        """The TLS with which this process itself speaks to servers."""
         secure = any_https(self._options.servers)
         return client_context(self._settings.ca_file) if secure else None
 
@@ -167,7 +167,7 @@ class Gateway:
     # The run.
 
     async def run(self) -> NoReturn:
-        """Start, say so, and watch over everything until cancelled.
+        """Start everything, print that, and watch over it until cancelled.
 
         Raises `ConfigError` for an endpoints file that cannot be read, `ProcessDied` if a
         process does not start.
@@ -200,7 +200,7 @@ class Gateway:
         self._terminal.say(f"{name} failed and is started again: {error!r}")
 
     def _started_relay(self) -> PageRelay | None:
-        """Return what gets pages for the picker, which knows neither keys nor names."""
+        """Return the relay that gets pages for the picker, which knows neither keys nor names."""
         servers = self._options.servers
         if any_https(servers) or (servers and self._api_key):
             pages = ServerPages(servers, self._tls, self._api_key, RELAY_SECONDS)
@@ -208,7 +208,7 @@ class Gateway:
         return self._relay
 
     async def _started_models(self) -> ModelList:
-        """Return what lists the models of all servers; clients bring their own keys."""
+        """Return the list of all servers' models; clients bring their own keys."""
         pages = ServerPages(self._options.servers, self._tls, "", LIST_SECONDS)
         addresses = self._addresses
         models = ModelList(pages, lambda: addresses.addresses, self._settings.models_port)
@@ -243,7 +243,7 @@ class Gateway:
             self._terminal.show(status_line(self._window.figures(), count, picking=picking))
 
     async def _steer(self) -> None:
-        """Have Envoy ask the picker while that answers, and go past it otherwise."""
+        """Make Envoy ask the picker while the picker answers, and bypass it otherwise."""
         await self._admin.set_picking(lambda: self._picker_up and self._page_failures < PAST_AFTER)
 
     async def _picker_page(self) -> PickerPage | None:
@@ -256,7 +256,7 @@ class Gateway:
     # The end.
 
     async def drain(self) -> None:
-        """Take no new connections; return when what is under way has ended, or its time is up."""
+        """Accept no new connections; return when open requests have ended, or their time is up."""
         limit = self._options.drain_timeout
         self._terminal.say(
             f"draining: requests under way have {limit:g} s to end; Ctrl-C again stops at once"
@@ -271,7 +271,7 @@ class Gateway:
             self._terminal.say(f"{cut} cut off after {limit:g} s")
 
     async def _drained(self) -> None:
-        """Have Envoy drain; return when it has ended, or nothing is under way any more.
+        """Make Envoy drain; return when it has ended, or no request is open any more.
 
         An Envoy that does not answer may have requests under way: the machine may be busy.
         """

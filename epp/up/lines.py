@@ -28,12 +28,12 @@ _EVENTS = {
     " {seconds} s: they are not used",
     "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
-"""Events of the picker's log that are told whatever the level."""
+"""Events of the picker's log that are shown at any level."""
 _PAGE_EVENTS = {
     "source.failed": "{url} cannot be read: {error}",
     "source.recovered": "{url} can be read again",
 }
-"""Events of a page, told likewise."""
+"""Events of a page, also shown at any level."""
 _FAULTS = {
     EjectionReason.FAILURES.value: "fails one request after another",
     EjectionReason.STALL.value: "takes requests and does nothing",
@@ -44,7 +44,7 @@ _SLOWER = (
     " the CPU; `epp check --native` says what is missing"
 )
 _TOLD_BY_US = {"endpoints_file.rejected", "endpoints_file.recovered", "endpoints_file.changed"}
-"""Events that `AddressBook` tells, which reads the same file."""
+"""Events that `AddressBook`, which reads the same file, reports itself."""
 NOT_RELAYED = Relayed()
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
 _ERRNO = re.compile(r"^\[Errno \d+\] ")
@@ -53,7 +53,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (it is recogn
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first lines tell: where clients come, and how requests are picked for.
+    """The facts in the first lines: where clients connect, and by which policy requests are routed.
 
     `opened`: others than this machine can connect. `key_added`: requests get a key of ours.
     `endpoints_file` lists the servers, if no URLs do.
@@ -80,7 +80,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
-    """Return the first lines: what there is, a `curl` or why there is none, and how to stop."""
+    """Return the first lines: the servers, a `curl` or why there is none, and how to stop."""
     servers = f"{len(probes)} model server{'s' * (len(probes) != 1)}"
     lines = [f"{front.url} in front of {servers} ({front.policy})", ""]
     names = _names(probes)
@@ -99,7 +99,7 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
 
 
 def _first_step(front: Front, probes: Sequence[Probe]) -> list[str]:
-    """Return what to do first: a request, or what it takes for a server to be known."""
+    """Return what to do first: send a request, or make a server known."""
     if probes:
         named = any(each.models for each in probes)
         with_model = "" if named else ", with the name of a model in place of MODEL"
@@ -115,7 +115,7 @@ def _first_step(front: Front, probes: Sequence[Probe]) -> list[str]:
 
 
 def _names(probes: Sequence[Probe]) -> list[str]:
-    """Return what the addresses are called: the only one of a URL as the URL calls it."""
+    """Return names for the addresses: the only address of a URL has the URL's own."""
     addresses = [each.address for each in probes]
     counts = Counter(each.server for each in addresses)
     return [(each.server if counts[each.server] == 1 else "") or each.name for each in addresses]
@@ -128,7 +128,7 @@ def _told(probe: Probe) -> str:
 
 
 def curl(front: Front, probes: Sequence[Probe]) -> str:
-    """Return a command that asks a model that is there."""
+    """Return a command that asks a model that some server has."""
     model = next((name for each in probes for name in each.models), "MODEL")
     question = {"role": "user", "content": "What is a prefix cache good for?"}
     body = {"model": model, "messages": [question], "max_tokens": 64, "stream": True}
@@ -146,8 +146,8 @@ def curl(front: Front, probes: Sequence[Probe]) -> str:
 def picker_line(text: str, level: str, relayed: Relayed = NOT_RELAYED) -> str:
     """Return a line of the picker's log for people; empty if it is below `level`.
 
-    Lines that are not JSON, a traceback for instance, are passed on. Of servers behind the relay
-    the picker knows the relay's URLs and statuses alone, in whose place are the servers' own.
+    Lines that are not JSON, such as a traceback, are passed on. The picker knows servers behind the
+    relay only by the relay's URLs and statuses, which are replaced by the servers' own.
     """
     try:
         line = json.loads(text)

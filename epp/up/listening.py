@@ -1,4 +1,4 @@
-"""The ports that `epp up` listens on: looked at before anything is started."""
+"""The ports that `epp up` listens on, checked before anything is started."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""The models of all servers in one list: what `GET /v1/models` is answered with."""
+"""The models of all servers in one list, with which `GET /v1/models` is answered."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -40,10 +40,10 @@ _decode_card = msgspec.json.Decoder(_Card).decode
 
 
 class ModelList:
-    """Serves the list at `port` of 127.0.0.1, made of those of `addresses`.
+    """Serves the list at `port` of 127.0.0.1, made from the lists of `addresses`.
 
-    Servers are asked with the client's authorization. Clients with the same one share a list for
-    a second; when too many differ, 503 is the answer.
+    Servers are asked with the client's authorization. Clients with the same authorization share a
+    list for a second. If there are too many different ones, the answer is 503.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ModelList:
 
 
 async def _answered(asking: Sequence[asyncio.Task[Page | None]]) -> None:
-    """Wait until all have answered, or the time of those that have not is over."""
+    """Wait until all have answered, or the time for the others is over."""
     loop, waiting = asyncio.get_running_loop(), set(asking)
     end = loop.time() + LIST_SECONDS
     while waiting and (left := end - loop.time()) > 0:

@@ -24,7 +24,7 @@ _PAGES = {"/metrics": MAX_METRICS_BYTES, "/v1/models": MAX_MODELS_BYTES}
 class ServerPages:
     """Gets pages of addresses, with an API key if there is one, each within `seconds`.
 
-    Those of `servers` are spoken to as their URLs say, others in plain HTTP.
+    The addresses of `servers` are asked as their URLs say, others in plain HTTP.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ServerPages:
     ) -> tuple[int, bytes]:
         """Return the status and the whole page. Raises `aiohttp.ClientError` or `OSError`.
 
-        The former for a page that breaks off, too, and for one of more than `most` bytes.
+        A page that breaks off, or has more than `most` bytes, is a `ClientError` too.
         `authorization`, if not empty, is sent in place of the API key.
         """
         server = self._servers.get(address.server)
@@ -89,10 +89,10 @@ class ServerPages:
 
 
 class Relayed(msgspec.Struct, frozen=True):
-    """What a relay knows and the picker does not, for the picker's log.
+    """What only the relay knows, for the picker's log.
 
-    `problems` are what was wrong with servers last, by the names of addresses. `servers` are the
-    URL and the name of the address behind each URL of the relay, all without a path.
+    `problems` are the last problems of servers, by the names of addresses. `servers` maps each URL
+    of the relay to the URL and the name of the address behind it, all without a path.
     """
 
     problems: Mapping[str, str] = {}
@@ -102,8 +102,8 @@ class Relayed(msgspec.Struct, frozen=True):
 class PageRelay:
     """Serves `_PAGES` of each address on a port of 127.0.0.1; closes `pages` in the end.
 
-    A page that cannot be had whole is answered with 502, one that is late with 504, and any other
-    status as it came. `relayed` is what it knows of servers now.
+    An incomplete page is answered with 502, a late one with 504, and any other status as it came.
+    `relayed` is what it knows about servers now.
     """
 
     def __init__(self, pages: ServerPages) -> None:
@@ -156,7 +156,7 @@ class PageRelay:
 
 
 def problem_of(error: Exception, seconds: float) -> str:
-    """Return what is wrong with a server whose page could not be had in time, for people."""
+    """Return, for people, what is wrong with a server whose page was not read in time."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         why = reason(error.certificate_error).removeprefix("certificate verify failed: ")
         return f"has a certificate that is not accepted ({why.rstrip('.')})"
@@ -168,7 +168,7 @@ def problem_of(error: Exception, seconds: float) -> str:
 
 
 def _is_reset(error: Exception) -> bool:
-    """Return whether a connection that was made was reset before an answer."""
+    """Return whether an open connection was reset before an answer."""
     made = not isinstance(error, aiohttp.ClientConnectorError)
     return made and isinstance(error, OSError) and error.errno == errno.ECONNRESET
 

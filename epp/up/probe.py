@@ -1,4 +1,4 @@
-"""The first look at model servers: which models they serve, and what would keep traffic away."""
+"""The first look at model servers: which models they serve, and what would stop traffic."""
 
 import asyncio
 import ssl
@@ -60,7 +60,7 @@ async def _probe(pages: ServerPages, address: Address, *, keyed: bool) -> Probe:
 
 
 def _key_problem(page: int, *, keyed: bool) -> str:
-    """Say what a server that refuses pages needs; `keyed`: it was asked with an API key."""
+    """Return what a server that refuses pages needs; `keyed`: it was asked with an API key."""
     if keyed:
         return "refuses the API key of --upstream-api-key-env"
     if page in _REFUSED:
@@ -69,7 +69,7 @@ def _key_problem(page: int, *, keyed: bool) -> str:
 
 
 def _models(body: bytes) -> tuple[str, ...]:
-    """Return the ids in OpenAI's list of models; none of what is not such a list."""
+    """Return the ids in OpenAI's list of models; none for anything else."""
     try:
         listed: Any = msgspec.json.decode(body)
         return tuple(str(model["id"]) for model in listed["data"])

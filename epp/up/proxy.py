@@ -1,8 +1,8 @@
 """Envoy's configuration for `epp up`: one port for clients, the picker, and model servers.
 
-Envoy follows two files for changes: `SERVERS_FILE` with the model servers' addresses (EDS) and
-`CERTIFICATE_FILE` with what clients are shown (SDS). Its admin interface is a socket in the same
-folder, which no one else can enter.
+Envoy follows two files for changes: `SERVERS_FILE` with the model servers' addresses (EDS), and
+`CERTIFICATE_FILE` with the certificate for clients (SDS). Its admin interface is a socket in the
+same folder, which no one else can enter.
 """
 
 import json
@@ -56,7 +56,7 @@ _MATCH = "envoy.transport_socket_match"
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one Envoy is configured by."""
+    """The settings of one Envoy."""
 
     ip: str
     """The address at which clients connect."""
@@ -131,7 +131,7 @@ def certificate_file(certificate: str, key: str, still: Path) -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """Put a file where another is, in one step: Envoy reads what is moved to its place."""
+    """Replace a file in one step: Envoy reads a file that is moved to its place."""
     draft = path.with_name(path.name + ".draft")
     draft.write_text(text)
     draft.replace(path)
@@ -182,7 +182,7 @@ def _listener(settings: ProxySettings) -> Json:
 
 
 def _host(settings: ProxySettings) -> Json:
-    """Return the routes: past the picker while `PICKS` is 0, so that Envoy takes turns alone."""
+    """Return the routes: they bypass the picker while `PICKS` is 0, and Envoy then takes turns."""
     whole = {"numerator": 100, "denominator": "HUNDRED"}
     asked = {"default_value": whole, "runtime_key": PICKS}
     without = typed("envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute", disabled=True)
@@ -252,7 +252,7 @@ def _pool(settings: ProxySettings) -> Json:
 
 
 def _server_tls(servers: Sequence[ModelServer], ca_file: Path | None) -> list[Json]:
-    """Return how each server is spoken to: its name as SNI, and in its certificate."""
+    """Return the TLS to each server: its name as SNI, and required in its certificate."""
     return [
         {
             "name": server.authority,

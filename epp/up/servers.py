@@ -18,7 +18,7 @@ _LONGEST_NAME, _LONGEST_LABEL = 253, 63
 
 
 class ModelServer(msgspec.Struct, frozen=True):
-    """What a URL names: `host` is an IP address (IPv6 without brackets) or a host's name."""
+    """The server of a URL: `host` is an IP address (IPv6 without brackets) or a host name."""
 
     scheme: str
     host: str
@@ -41,7 +41,7 @@ class ModelServer(msgspec.Struct, frozen=True):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """One place where a model server listens; `name` tells it from all others.
+    """One address at which a model server listens; `name` distinguishes it from all others.
 
     `server` is the authority of the URL that it comes from, empty for one of an endpoints file.
     """
@@ -60,8 +60,8 @@ class Address(msgspec.Struct, frozen=True):
 def model_servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
     """Parse URLs (`http://10.0.0.11:8000`, `https://gpu1`).
 
-    Raises `ConfigError`, with the URL as its place, for anything but the URL of a server, a path,
-    user or query in it, and for one that is given twice.
+    Raises `ConfigError`, with the URL as its place, for anything but the URL of a server, for a
+    path, user or query in it, and for a URL that is given twice.
     """
     servers: dict[str, ModelServer] = {}
     for url in urls:
@@ -103,7 +103,7 @@ def _model_server(url: str) -> ModelServer:
 
 
 def _looks_whole(text: str) -> bool:
-    """Return whether `http://` is all that a text lacks to be the URL of a server."""
+    """Return whether a text would be the URL of a server if it had `http://` in front."""
     try:
         _model_server(f"http://{text}")
     except ConfigError:
@@ -132,8 +132,8 @@ def _is_name(host: str) -> bool:
 def ip_or_none(text: str) -> str | None:
     """Return an IP address in its canonical form (RFC 5952), None for anything else.
 
-    A zone is the number of its interface, as Envoy writes it; of no interface of this machine, it
-    is anything else. In a URL it may begin with `%25` (RFC 6874).
+    A zone becomes the number of its interface, as Envoy writes it; a zone that is not an interface
+    of this machine makes it something else. In a URL the zone may begin with `%25` (RFC 6874).
     """
     ip, percent, zone = text.partition("%")
     zone = zone.removeprefix("25") or zone
@@ -150,8 +150,8 @@ def addresses_of(
 ) -> tuple[Address, ...]:
     """Return the addresses of a server whose host was resolved to the IP addresses `found`.
 
-    They are `of_one_family`, without those that are `taken`. Those of a name are named after their
-    IP addresses too: others may join them.
+    They are `of_one_family`, without those that are `taken`. Addresses of a host name are also
+    named after their IP address, since others may join them.
     """
     every = sorted({ip for ip in map(ip_or_none, found) if ip is not None})
     targets = {each.target for each in taken}

@@ -1,4 +1,4 @@
-"""Where `epp up` speaks: lines, and on a terminal a last line that stays and changes."""
+"""The output of `epp up`: lines, and on a terminal a live last line."""
 
 import os
 import time
@@ -12,7 +12,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 class Terminal:
-    """Lines on a stream, of which a terminal's last one is live; each is made printable."""
+    """Lines on a stream, on a terminal with a live last one; each is made printable."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,13 +43,13 @@ class Terminal:
             self._write(f"{_now()} {line}\n")
 
     def close(self) -> None:
-        """Leave the last live line where it is, with an end."""
+        """End the last live line, and leave it where it is."""
         if self._live and self._shown:
             self._write("\n")
         self._shown = ""
 
     def _fitting(self, line: str) -> str:
-        """Return what fits on one line of the terminal."""
+        """Return the part of a line that fits on the terminal."""
         try:
             width = os.get_terminal_size(self._stream.fileno()).columns
         except OSError:

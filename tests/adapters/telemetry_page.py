@@ -1,17 +1,14 @@
 """Telemetry of an invented pool, records of exchanges, and its page as Prometheus parses it."""
 
+from math import isfinite
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.adapters.telemetry.pool_gauges import (
-    affinity_metrics,
-    is_reported,
-    media_metrics,
-    rollout_metrics,
-)
+from epp.adapters.telemetry.pool_gauges import affinity_metrics, media_metrics, rollout_metrics
 from epp.adapters.telemetry.series import expose
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
@@ -93,7 +90,7 @@ def affinity_filters():
     return found
 
 
-def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
+def telemetry(pool=POOL, under_way=lambda _: False, fresh=lambda load: isfinite(load.at)):
     events = FeedCounts(
         batches=9, duplicates=20, unreadable=400, gaps=1, disconnects=2, unreachable=3
     )
@@ -168,9 +165,12 @@ def serve(counted, one):
     counted.finished(one)
 
 
-def read(counted):
-    page = "".join(counted.page())
-    return {family.name: family for family in text_string_to_metric_families(page)}
+def read(counted, *, buckets=True):
+    """Give the families of a page by name; most of its lines are buckets, with a count's labels."""
+    lines = "".join(counted.page()).split("\n")
+    if not buckets:
+        lines = [each for each in lines if not each.partition("{")[0].endswith("_bucket")]
+    return {each.name: each for each in text_string_to_metric_families("\n".join(lines))}
 
 
 def samples(families, name):

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from epp.adapters.telemetry.debug_pages import DebugPage, is_rebound
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.adapters.telemetry.profiles import Profiles
+from epp.adapters.telemetry.profiles import PROFILES
 from epp.adapters.tls import ReaderTls, certificate
 from epp.errors import ConfigError
 from tests.adapters.self_signed import KEYS, self_signed
@@ -24,7 +24,7 @@ LEAST = ssl.TLSVersion.TLSv1_2
 @contextlib.asynccontextmanager
 async def serving(tls=None, **more):
     telemetry = Telemetry(MetricSources("pool", list, list, int))
-    readers = Readers(**{"profiles": Profiles(), "tls": tls and tls.context} | more)
+    readers = Readers(**{"profiles": PROFILES, "tls": tls and tls.context} | more)
     server = OperatorServer(telemetry, lambda: True, "127.0.0.1", 0, readers)
     await server.start()
     try:
@@ -76,7 +76,7 @@ async def test_a_time_that_makes_no_sense_is_refused(seconds):
 
 
 async def test_there_are_no_profiles_where_none_are_wanted():
-    async with serving(profiles=None) as session:
+    async with serving(profiles={}) as session:
         for path in ("/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/goroutine"):
             assert (await read(session, path))[0] == 404
 

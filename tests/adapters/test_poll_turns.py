@@ -6,6 +6,7 @@ import time
 
 import uvloop
 
+from epp.adapters.scrape.page_source import PageSource
 from epp.adapters.scrape.poll_turns import PollTurns
 from epp.adapters.scrape.scraper import Scraper
 from tests.adapters.scraped_pods import polls_of
@@ -55,7 +56,7 @@ def test_an_endpoint_that_is_gone_leaves_no_cycle_for_the_collector():
 
     async def polled_and_gone():
         before = sum(type(each).__name__ == "_Server" for each in gc.get_objects())
-        scraper = Scraper(lambda _: None, time.monotonic)
+        scraper = Scraper(lambda _: None, time.monotonic, PageSource())
         running = asyncio.create_task(polls_of(scraper))
         await asyncio.sleep(0)
         gone = [endpoint(f"e{number}", f"127.9.0.{number}", 9) for number in range(1, 9)]

@@ -19,9 +19,8 @@ from epp.adapters.replicas.settings import (
     peer_address,
 )
 from epp.adapters.replicas.sockets import SocketReader, connection, tcp_endpoint
-from epp.adapters.replicas.transport import THIS_IS_YOU
 from epp.errors import ConfigError
-from epp.protocol.replicas.messages import LONGEST
+from epp.protocol.replicas.messages import LONGEST, THIS_IS_YOU
 from tests.held_port import held_port
 from tests.loopbacks import loopbacks
 from tests.tasks import running

@@ -53,7 +53,8 @@ class Started(Rig):
 
     @property
     def port(self):
-        return self.replicas.transport.port
+        mesh = self.replicas.mesh
+        return 0 if mesh is None else mesh.port
 
     def meets(self, other):
         """Have it reach another one that started later."""

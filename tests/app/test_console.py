@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.adapters.telemetry.debug_pages import BadQuery
-from epp.app.console.columns import FleetColumns
+from epp.app.console.columns import fleet_columns
 from epp.app.console.pages import Console, ConsoleSources, static_pages
 from epp.app.console.picker_parts import PickerParts
 from epp.app.console.views import ConsolePage
@@ -251,18 +251,14 @@ async def test_a_thousand_pods_fit_and_ask_little_of_the_loop():
     assert turns > 50  # others ran between the pieces
 
 
-async def test_who_asks_at_once_shares_what_is_made():
+async def test_readers_within_half_a_second_share_the_endpoints():
     shown = Shown()
-    views = []
-    columns = FleetColumns(
-        shown.fleet, shown.ring, shown.clock, lambda pod, _: views.append(pod.endpoint.id)
-    )
-    first, second = await asyncio.gather(columns.encoded(), columns.encoded())
-    assert bytes(first) == bytes(second)
-    assert len(views) == 3
+    (first, *_) = shown.fleet.pods.values()
+    ready = (await shown.state())["endpoints"]
+    shown.fleet.apply(Ejected(first.endpoint.id, EjectionReason.STALL, 30.0), shown.clock())
+    assert (await shown.state())["endpoints"] == ready
     shown.now += 1
-    await columns.encoded()
-    assert len(views) == 6
+    assert (await shown.state())["endpoints"]["state"] == ["ejected", "ready", "ready"]
 
 
 async def test_a_reader_that_goes_away_leaves_the_others_what_is_made():
@@ -450,10 +446,13 @@ async def test_a_page_is_made_in_pieces_that_are_short():
     """No bound on time, which another process may take: at most so many pods in one piece."""
     shown = Shown(pods=200)
     pieces = []
-    columns = FleetColumns(
-        shown.fleet, shown.ring, shown.clock, lambda *_: pieces.append(time.monotonic())
-    )
-    task = asyncio.create_task(columns.encoded())
+    pods = list(shown.fleet.pods.values())
+
+    def room(*_):
+        pieces.append(time.monotonic())
+
+    columns = fleet_columns(pods, shown.ring.tallies, shown.now, room)
+    task = asyncio.create_task(columns)
     seen = [0]
     while not task.done():
         await asyncio.sleep(0)

@@ -63,7 +63,7 @@ async def test_an_event_that_makes_room_decides(waiting):
     decision = waiting.decided["a"]
     assert isinstance(decision, Decision)
     assert decision.waited == pytest.approx(0.03)
-    assert (waiting.gone, len(waiting.held)) == (["a"], 0)
+    assert (waiting.gone, len(waiting.held._pending)) == (["a"], 0)
     assert sum(waiting.held.waits.counts) == sum(waiting.held.cycles.counts) == 1
 
 
@@ -71,7 +71,7 @@ async def test_a_client_that_leaves_is_counted_and_no_longer_waits(waiting):
     pending = waiting.come("a")
     waiting.rig.wait(0.5)
     pending.cancel()
-    assert len(waiting.held) == waiting.rig.flow.line.requests == 0
+    assert len(waiting.held._pending) == waiting.rig.flow.line.requests == 0
     assert waiting.rig.outcomes == [("a", "EvictedContextCancelled", 0.5)]
     assert waiting.decided == {}
 
@@ -104,7 +104,7 @@ async def test_one_that_cannot_be_told_its_decision_does_not_keep_the_others():
     waiting.come("b")
     await waiting.make_room()
     assert isinstance(waiting.decided["b"], Decision)
-    assert (waiting.gone, len(waiting.held)) == (["a", "b"], 0)
+    assert (waiting.gone, len(waiting.held._pending)) == (["a", "b"], 0)
     assert waiting.faults == [("flow-control", KeyError)]
 
 
@@ -121,7 +121,7 @@ async def test_one_that_a_look_for_room_lost_is_answered():
     waiting.rig.say("pod-0")
     await looked()
     assert isinstance(waiting.decided["b"], Decision)
-    assert (waiting.gone, len(waiting.held)) == (["b"], 0)
+    assert (waiting.gone, len(waiting.held._pending)) == (["b"], 0)
 
 
 async def test_one_whose_decision_cannot_be_recorded_goes_all_the_same():

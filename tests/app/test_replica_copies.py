@@ -9,7 +9,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.kv_changes import CacheCleared, CacheCopied
 from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
-from epp.protocol.replicas.chains import written_words
+from epp.protocol.replicas.chains import written_sizes, written_words
 from epp.protocol.replicas.facts import BucketsQuery, BucketsReply, ContentsReply
 from tests.app.replica_rig import (
     compare,
@@ -142,7 +142,7 @@ async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():
         pod = one.pod("pod-0")
         asked = BucketsQuery(pod.endpoint.id, copies.epoch_now(pod), list(range(1024)))
         contents = pod.scheduler.cache.contents()
-        told = written_words(contents[0]), copies.written_sizes(contents[1])
+        told = written_words(contents[0]), written_sizes(contents[1])
         reply = BucketsReply(asked.endpoint, asked.epoch, asked.buckets, *told)
         number = one.replicas._writer.own
         other.replicas.copies._ask(number, asked)
@@ -166,6 +166,19 @@ async def test_both_sides_of_a_partition_come_together():
         await compare(one, other)
         await until(lambda: both in (held(one)["default/pod-0"], held(other)["default/pod-0"]))
         await compare(one, other)
+        await until(lambda: held(one) == held(other))
+        assert held(one)["default/pod-0"] == both
+
+
+async def test_two_that_meet_long_after_their_starts_come_together(monkeypatch):
+    monkeypatch.setattr(copies, "DIGEST_SECONDS", 0.2)
+    async with started() as one, started() as other:
+        await until(lambda: all(each.replicas._writer.settled for each in (one, other)))
+        for each, seed in ((one, "left"), (other, "right")):
+            serve_many(each, seed=seed)
+        both = held(one)["default/pod-0"] | held(other)["default/pod-0"]
+        one.meets(other)
+        other.meets(one)
         await until(lambda: held(one) == held(other))
         assert held(one)["default/pod-0"] == both
 

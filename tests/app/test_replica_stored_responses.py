@@ -6,7 +6,7 @@ import pytest
 from epp.app.replicas import copies
 from epp.model.endpoint import Target
 from epp.model.learning.stored_responses import MOST
-from epp.protocol.replicas.chains import written_words
+from epp.protocol.replicas.chains import written_sizes, written_words
 from epp.protocol.replicas.facts import StoredReply
 
 ENGINE = "uid", Target("10.0.0.1:8000"), None
@@ -30,7 +30,7 @@ def test_stored_responses_that_cannot_be_are_told_of_none(keys, places):
 def test_of_more_stored_responses_than_are_kept_the_latest_are_taken():
     older, kept = 9, range(9, 9 + MOST)
     keys, places = [*range(older), *kept], [1] * older + [0] * MOST
-    told = StoredReply([ENGINE], written_words(keys), copies.written_sizes(places))
+    told = StoredReply([ENGINE], written_words(keys), written_sizes(places))
     assert copies.stored_from(told).stored == [(key, ENGINE) for key in kept]
 
 

@@ -169,7 +169,7 @@ async def test_a_replica_that_leaves_before_it_has_told_all_is_not_waited_for(mo
                         ask(number)
                         return
                     leaving = others[number]._writer.to_all([LeavingFact()], 0.0)
-                    others[number].transport.send(leaving)
+                    others[number].mesh.send(leaving)
 
                 ask = fresh.replicas._boot._ask
                 monkeypatch.setattr(fresh.replicas._boot, "_ask", leaves)
@@ -237,7 +237,7 @@ async def test_a_replica_that_hears_answers_alone_is_not_the_first(monkeypatch):
     other, fresh = Replica(1), Replica(2)
     fresh.hear(other.hear(fresh.heartbeat()))
     assert fresh.reader.present == 1
-    assert await said_at_its_start(fresh, None) == ["replicas.cold"]
+    assert await said_at_its_start(fresh, lambda _: ()) == ["replicas.cold"]
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,48 @@ async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, tota
         copies.contents_reply(pod, each, total)
         for pod, each in zip(other.fleet.pods.values(), left, strict=False)
     ]
-    assert await said_at_its_start(fresh, told or [NoSnapshot()]) == [said]
+    assert await said_at_its_start(fresh, lambda _: tuple(told) or (NoSnapshot(),)) == [said]
+
+
+async def learned_by(other):
+    """Return the first part of a snapshot of a replica that has seen slow prompts."""
+    for _ in range(20):
+        other.pod("pod-0").pace.learn_prompt(1000, 0, 0.5)
+    return await anext(copies.snapshot(other.fleet, ()))
+
+
+async def test_one_that_leaves_amid_its_snapshot_has_told_nothing(monkeypatch):
+    monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
+    other, fresh = Replica(1), Replica(2)
+    other.writer.settled = True
+    fresh.hear(other.heartbeat())
+    learned = await learned_by(other)
+
+    def told(_number):
+        yield learned
+        fresh.hear(other.writer.to_all([LeavingFact()], 0.0))
+
+    before = speeds(fresh)
+    assert await said_at_its_start(fresh, told) == ["replicas.first"]
+    assert speeds(fresh) == before
+
+
+async def test_what_one_without_caches_has_learned_is_kept_if_others_know_less(monkeypatch):
+    monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
+    other, cold, fresh = Replica(1), Replica(3), Replica(2)
+    other.writer.settled = True
+    for each in (other, cold):
+        fresh.hear(each.heartbeat())
+    told = {1: [await learned_by(other), NoSnapshot()], 3: [NoSnapshot()]}
+    assert await said_at_its_start(fresh, told.__getitem__) == ["replicas.warm"]
+    assert speeds(fresh) == speeds(other)
 
 
 async def said_at_its_start(fresh, told):
-    """Start a replica to which this is told once it asks; return what it logs."""
+    """Start a replica to which each that it asks tells this; return what it logs."""
 
     def ask(number):
-        for fact in told:
+        for fact in told(number):
             boot.receive(number, fact)
 
     def apply(events):

@@ -58,7 +58,7 @@ async def test_the_end_of_a_replica_that_is_killed_is_guessed():
     async with two() as (one, other):
         one.send("pod-1", "a", PROMPT, max_tokens=5)
         await until(lambda: other.in_flight_here() == {"a": "pod-1"})
-        one.replicas.transport.close()
+        one.replicas.mesh.close()
         other.now += 11
         await other.hears(0)
         assert other.in_flight("a").unobserved
@@ -145,7 +145,7 @@ async def test_a_worker_that_a_name_lists_is_heard_once(tmp_path):
             await each.hears(2)
         # Its own port, and the other's, are left out once these have said who they are.
         for each in (elsewhere, one, other):
-            await until(lambda each=each: each.replicas.transport.known == 2)
+            await until(lambda each=each: each.replicas.known == 2)
         one.send("pod-1", "a", PROMPT)
         for each in (elsewhere, other):
             await until(lambda each=each: each.in_flight_here() == {"a": "pod-1"})
@@ -268,7 +268,7 @@ async def test_lines_that_cannot_be_are_counted(heads):
         writer = one.replicas._writer
         message = msgspec.msgpack.decode(writer.to_all([], one.now))
         message[-1] = [[37, 1.0, heads]]
-        one.replicas.transport.send(msgspec.msgpack.encode(message))
+        one.replicas.mesh.send(msgspec.msgpack.encode(message))
         await until(lambda: other.metrics()[UNKNOWN] == 1)
         assert line.seconds_of_all(other.now) == 0.0
 

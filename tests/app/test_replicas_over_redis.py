@@ -144,7 +144,7 @@ async def test_messages_of_who_has_the_secret_are_read_as_over_sockets(server, m
     seal = Seal(SECRET)
     async with replica(server) as one:
         await reach(one)
-        stream = one.replicas.transport._own
+        stream = one.replicas.streams._own
         server.do("XADD", stream, "*", "m", seal.seal(stream, message))
         name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
         await until(lambda: one.metrics()[name] == 1)
@@ -169,7 +169,7 @@ async def test_messages_that_cannot_be_handled_are_counted_and_the_next_is_read(
                 await until(lambda count=number + 1: sum(faults.counts.values()) == count)
             other.send("pod-1", "good", PROMPT)
             await until(lambda: "good" in one.in_flight_here())
-            assert all(one.replicas.transport._works.values())
+            assert all(one.replicas.streams._works.values())
     assert faults.counts == {"observer/replicas": 3}
     said = Counter(each["event"] for each in logs if each["log_level"] != "info")
     assert said == {"fault": 1}
@@ -242,6 +242,39 @@ async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(server, m
             await reach(one)
             assert not one.replicas._writer.settled  # others may know more
             await until(lambda: one.replicas._writer.settled)
+
+
+async def test_what_one_saw_before_the_server_came_is_given_to_the_next(server):
+    server.kill()
+    async with replica(server) as one:
+        await until(lambda: one.replicas.warm)
+        serve_many(one)
+        server.start()
+        await reach(one)
+        async with replica(server) as fresh:
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) == held(one)
+
+
+async def test_who_was_told_by_one_that_may_know_less_takes_nothing_from_others(
+    server, monkeypatch
+):
+    monkeypatch.setattr(copies, "DIGEST_SECONDS", 0.2)
+    server.kill()
+    async with replica(server) as one, replica(server) as other:
+        await until(lambda: one.replicas.warm and other.replicas.warm)
+        serve_many(one, seed="left")
+        serve_many(other, seed="right")
+        both = held(one)["default/pod-0"] | held(other)["default/pod-0"]
+        server.start()
+        await reach(one, other)
+        async with replica(server) as fresh:
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) in (held(one), held(other))
+            assert not fresh.replicas._writer.settled
+            fresh.replicas._writer.settled = True
+            await until(lambda: held(fresh) == held(one) == held(other))
+            assert held(fresh)["default/pod-0"] == both
 
 
 async def test_workers_hear_each_other_by_sockets_and_others_by_the_server(server, tmp_path):
@@ -319,7 +352,7 @@ async def test_what_is_known_of_caches_outlives_all_replicas(server):
             serve_many(one)
             one.send("pod-1", "a", text(300))
             one.apply(ResponseNamed(RequestId("a"), "resp_1"))
-            await until(lambda: held(one) == held(other) and len(other.fleet.responses))
+            await until(lambda: held(one) == held(other) and other.fleet.responses.state())
             known = held(one)["default/pod-0"]
         await one.hears(0)
     assert known

@@ -166,7 +166,7 @@ FAMILIES = (
     "vllm:prefix_cache_hits_total",
     "process_start_time_seconds",
 )
-CONFIGURED = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "sliding_window")
+CONFIGURED = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
 pages = st.tuples(
     st.dictionaries(st.sampled_from(FAMILIES), texts, max_size=6),
     st.dictionaries(st.sampled_from(CONFIGURED), texts, max_size=3),

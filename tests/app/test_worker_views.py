@@ -75,16 +75,16 @@ def test_a_number_is_the_place_among_all_that_were_made(each, most, until):
     """An oracle that knows all decisions, of which each worker shows its last few."""
     every = [sorted(several) for several in each]
     assume(all(len(several) <= most or several[-most] < until for several in every))
-    found = in_order(
+    rows, last = in_order(
         [several[-most:] for several in every], Made([len(several) for several in every], 0), until
     )
     known = sorted(
         (time, worker) for worker, several in enumerate(every) for time in several if time < until
     )
-    assert found.last == len(known)
-    numbers = [number for number, _, _ in found.rows]
-    assert numbers == list(range(found.last - len(numbers) + 1, found.last + 1))
-    for number, worker, place in found.rows:
+    assert last == len(known)
+    numbers = [number for number, _, _ in rows]
+    assert numbers == list(range(last - len(numbers) + 1, last + 1))
+    for number, worker, place in rows:
         assert known[number - 1] == (every[worker][-most:][place], worker)
 
 

@@ -2,8 +2,7 @@
 
 from bench.index import picture, speed
 from bench.index.benchmark import report
-from bench.index.chains import chain
-from bench.index.pooled import Pooled
+from bench.index.pooled import Pooled, chain
 from epp.model.prefix_index.index import PrefixIndex
 
 DESIGN = ("hash_us_400kb", "matches_per_s", "blocks_applied_per_s", "bytes_per_block")

@@ -18,7 +18,7 @@ from epp import compiled
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["trace", "--write-docs"], "--write-docs: performance.md has no place marked for trace"),
+        (["trace", "--write-docs"], "--write-docs: no page has a place marked for trace"),
         (["hold", "--trace", "nowhere"], "--trace nowhere: there is no such file or folder"),
         (["all", "--trace", "nowhere"], "--trace nowhere: there is no such file or folder"),
         (["adversary", "--records", "nowhere/x"], "--records nowhere/x: there is no such folder"),
@@ -66,12 +66,14 @@ def test_accuracy_knows_no_blocks_by_a_tokenizer_that_it_does_not_have(more, cap
     assert capsys.readouterr().err == said
 
 
-def test_every_table_of_the_page_is_of_a_benchmark():
-    names = set(re.findall(r"<!-- ([\w-]+): begin -->", docs.PAGE.read_text()))
+def test_every_table_of_the_pages_is_of_a_benchmark():
+    pages = "".join(page.read_text() for page in docs.PAGES)
+    names = re.findall(r"<!-- ([\w-]+): begin -->", pages)
+    assert len(names) == len(set(names))
     parts = {"accuracy-traces", "accuracy-observe", "accuracy-observe-traces"}
-    assert names - parts <= BENCHMARKS.keys()
-    assert all(map(docs.has_place, names))
-    assert not docs.has_place("nothing")
+    assert set(names) - parts <= BENCHMARKS.keys()
+    assert None not in map(docs.page_of, names)
+    assert docs.page_of("nothing") is None
 
 
 async def test_what_one_of_many_tasks_met_is_said_as_it_is():

@@ -7,8 +7,9 @@ import pytest
 from bench.peers.__main__ import after_each_alone
 from bench.peers.cases import CASES
 from bench.peers.follow import Turn, as_chat, as_tokens, follow, in_characters, in_chunks
-from bench.peers.hashes import vllm_ring
+from bench.peers.hashes import ring_in
 from bench.peers.traffic import Step, sequence
+from epp.policy.peers import vllm_router
 from epp.replay.policies import NAMED
 
 REQUESTS = 30
@@ -81,7 +82,7 @@ def test_a_ring_is_the_router_s():
     where = [1, 1, 0, 0, 1]
     asked = [Turn(step, worker, worker) for step, worker in zip(steps, where, strict=True)]
     moved = [*asked[:-1], Turn(steps[-1], 0, 1)]
-    with vllm_ring() as hint:
+    with ring_in(vllm_router) as hint:
         config = NAMED["vllm-consistent-hash"].text
         assert not follow(config, asked, 2, as_chat, hint).differences
         assert follow(config, moved, 2, as_chat, hint).alike == 4

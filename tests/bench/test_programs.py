@@ -61,6 +61,19 @@ def medians(place):
     }
 
 
+def test_the_summary_of_the_page_says_what_the_programs_took():
+    (table,) = re.findall(r"^\| against llm-d-router's.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    cells = [line.strip("| ").split(" | ")[1:] for line in table.strip().splitlines()[2:]]
+    programs = ("`epp up`", "llm-d-router, its chart's default")
+    equal, unequal = ([medians(place)[each] for each in programs] for place in (0, 1))
+    assert cells == [
+        [f"{each['mean TTFT']}, {each['TTFT p99']} ms" for each in equal],
+        [f"{each['mean TTFT']}, {each['TTFT p99']} ms" for each in unequal],
+        [f"{each['found cached']} %" for each in equal],
+        [each["cores"] for each in equal],
+    ]
+
+
 @pytest.mark.parametrize("program", SAYS)
 def test_the_readme_says_what_the_programs_took(program):
     (row,) = re.findall(rf"^\| {re.escape(SAYS[program])} \|(.*)\|$", README, re.MULTILINE)

@@ -16,6 +16,7 @@ from tests.charts.helm import CHARTS
 
 FILE = CHARTS / "warmpick" / "files" / "flags.yaml"
 SCHEMA = CHARTS / "warmpick" / "values.schema.json"
+_WIDTH = 100
 _HEAD = """\
 # The flags of `epp serve`, each with what its value has to be; empty: anything.
 # Written by `python -m tests.charts.flags`, from the command's own table.
@@ -125,7 +126,20 @@ def schema():
     whole = json.loads(SCHEMA.read_text())
     named = whole["definitions"]["flags"]
     named["properties"] = dict.fromkeys(sorted(flags()), True)
-    return json.dumps(whole, indent=2) + "\n"
+    return laid_out(whole) + "\n"
+
+
+def laid_out(value, before=""):
+    """JSON behind a text, which is an indent and a key, and on one line if that is short."""
+    line = before + json.dumps(value)
+    if len(line) < _WIDTH or not isinstance(value, dict | list):
+        return line
+    indent = " " * (len(before) - len(before.lstrip()))
+    if isinstance(value, dict):
+        parts = [laid_out(each, f"{indent}  {json.dumps(key)}: ") for key, each in value.items()]
+        return f"{before}{{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    parts = [laid_out(each, f"{indent}  ") for each in value]
+    return f"{before}[\n" + ",\n".join(parts) + f"\n{indent}]"
 
 
 if __name__ == "__main__":

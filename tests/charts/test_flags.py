@@ -27,10 +27,17 @@ WORDS = (
     *(value for value, _ in REMOVED.values()),
 )
 """Values of all kinds of flags, and of none."""
-parser = functools.cache(table.parser)
 FREE = {"config-text", "policy", "config-file"}
 """These name or have a configuration."""
 SPELT = {"debugHeaders": True, "--v": 5, "-max-body-bytes": "16Mi", "drainTimeout": "5s"}
+
+
+@functools.cache
+def parser():
+    """The picker's; that it writes all its flags with each refusal would take most of the time."""
+    made = table.parser()
+    made.usage = made.prog
+    return made
 
 
 def test_the_table_is_that_of_the_command():

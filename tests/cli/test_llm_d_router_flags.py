@@ -2,8 +2,6 @@
 
 import argparse
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -190,9 +188,7 @@ def test_zaps_flags_set_level_and_form(words, expected):
         ([], 2, "COMMAND"),
     ],
 )
-def test_the_status_of_what_cannot_be_used_is_2(words, status, told):
-    asked = subprocess.run(
-        [sys.executable, "-m", "epp", *words], capture_output=True, text=True, check=False
-    )
+def test_the_status_of_what_cannot_be_used_is_2(words, status, told, epp):
+    asked = epp(*words)
     assert asked.returncode == status
     assert told in asked.stderr

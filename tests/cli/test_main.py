@@ -107,15 +107,13 @@ def test_a_configuration_may_come_from_a_pipe_and_has_an_end(capsys):
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        (POLICIES["round-robin"].encode(), 0, b"round-robin"),
-        (b"plugins: [", 2, b"epp: -: line 2, column 1: not valid YAML"),
-        (b"\xff", 2, b"epp: CONFIG: - is not UTF-8 text"),
+        (POLICIES["round-robin"].encode(), 0, "round-robin"),
+        (b"plugins: [", 2, "epp: -: line 2, column 1: not valid YAML"),
+        (b"\xff", 2, "epp: CONFIG: - is not UTF-8 text"),
     ],
 )
-def test_a_configuration_may_come_from_standard_input(text, status, said):
-    ran = subprocess.run(
-        [sys.executable, "-m", "epp", "check", "-"], input=text, capture_output=True, check=False
-    )
+def test_a_configuration_may_come_from_standard_input(text, status, said, epp):
+    ran = epp("check", "-", given=text)
     assert ran.returncode == status
     assert said in ran.stdout + ran.stderr
 
@@ -158,7 +156,7 @@ NAMED_FILES = {
 
 
 @pytest.mark.parametrize("setting", NAMED_FILES)
-def test_an_error_of_a_file_names_the_file_and_the_flag_or_setting(setting, tmp_path):
+def test_an_error_of_a_file_names_the_file_and_the_flag_or_setting(setting, tmp_path, epp):
     places = {name: tmp_path / name for name in ("bad", "good", "folder", "pair")}
     places["bad"].write_text("endpoints: [{name: a, address: x, port: 1}]")
     places["good"].write_text(ENDPOINTS)
@@ -167,8 +165,7 @@ def test_an_error_of_a_file_names_the_file_and_the_flag_or_setting(setting, tmp_
     for name, content in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
         (places["pair"] / name).write_bytes(content)
     flags = [each.format(**places) for each in NAMED_FILES[setting]]
-    start = [sys.executable, "-m", "epp", "serve", "--transport=grpcio", *ANY_PORTS]
-    ran = subprocess.run([*start, *flags], capture_output=True, check=False, text=True, timeout=60)
+    ran = epp("serve", "--transport=grpcio", *ANY_PORTS, *flags)
     last = ran.stderr.splitlines()[-1]
     assert (ran.returncode, last.startswith(f"epp: {setting}")) == (2, True), last
     assert str(tmp_path) in last
@@ -187,51 +184,47 @@ PORTS = ("--metrics-port", "--grpc-health-port", "--grpc-port")
 ANY_PORTS = [f"{each}=0" for each in PORTS]
 
 
-def refused(written, *flags):
+@pytest.fixture
+def refused(epp, written):
     """Run `epp serve`, which has to fail; return the last line that it says."""
-    start = [sys.executable, "-m", "epp", "serve", f"--endpoints-file={written(ENDPOINTS)}"]
-    ran = subprocess.run([*start, *flags], capture_output=True, check=False, text=True)
-    assert ran.returncode == 2
-    return ran.stderr.splitlines()[-1]
+
+    def serve(*flags):
+        ran = epp("serve", f"--endpoints-file={written(ENDPOINTS)}", *flags)
+        assert ran.returncode == 2
+        return ran.stderr.splitlines()[-1]
+
+    return serve
 
 
 @pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
 @pytest.mark.parametrize("flag", PORTS)
-def test_a_port_in_use_is_said_with_its_flag(flag, transport, written):
+def test_a_port_in_use_is_said_with_its_flag(flag, transport, refused):
     with socket.create_server(("", 0)) as server:
         taken = server.getsockname()[1]
         ports = [f"{each}={taken if each == flag else 0}" for each in PORTS]
-        last = refused(written, "--secure-serving=false", f"--transport={transport}", *ports)
+        last = refused("--secure-serving=false", f"--transport={transport}", *ports)
     assert last == f"epp: {flag}: cannot listen: port {taken}: Address already in use"
 
 
 @pytest.mark.parametrize("address", ["nosuch.invalid", "192.0.2.1"])  # RFC 5737: of no machine
-def test_what_is_no_address_of_this_machine_is_said_with_its_flag(address, written):
-    last = refused(written, f"--bind-address={address}", "--metrics-port=0")
+def test_what_is_no_address_of_this_machine_is_said_with_its_flag(address, refused):
+    last = refused(f"--bind-address={address}", "--metrics-port=0")
     assert last.startswith(f"epp: --bind-address: cannot listen on `{address}`: ")
 
 
 @pytest.mark.parametrize("words", [["check", "{}"], ["check", "--native"]])
-def test_what_cannot_be_printed_is_said_in_one_line(words, written):
+def test_what_cannot_be_printed_is_said_in_one_line(words, written, epp):
     path = written(POLICIES["round-robin"])
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "epp", *(word.format(path) for word in words)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = epp(*(word.format(path) for word in words), stdout=full.fileno())
     assert (done.returncode, done.stderr) == (1, "epp: No space left on device\n")
 
 
 # Files of no length are what a full disk leaves; Python looks for a folder that it can write to.
 NO_ROOM = """
-import resource, sys, tempfile
+import resource, tempfile
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-tempfile.tempdir = sys.argv.pop(1) or None
-from epp.cli.main import main
-sys.exit(main())
+tempfile.tempdir = {!r} or None
 """
 UP = ("up", "--port=0", "http://127.0.0.1:1")
 WORKERS = ("serve", "--workers=2", "--endpoints-file=e.yaml")
@@ -239,36 +232,24 @@ NO_FOLDER = "no folder for temporary files can be written; set TMPDIR"
 
 
 @pytest.mark.parametrize(
-    ("words", "found", "status", "said"),
+    ("words", "found", "ended"),
     [
-        (UP, "", 2, f"epp: {NO_FOLDER}\n"),
-        (UP, ".", 1, "epp up: File too large\n"),
-        (("demo", "--report=r.html"), "", 1, f"The demo failed: {NO_FOLDER}\n"),
-        pytest.param(WORKERS, "", 2, f"epp: {NO_FOLDER}\n", marks=needs_native),
+        (UP, "", (2, f"epp: {NO_FOLDER}\n")),
+        (UP, ".", (1, "epp up: File too large\n")),
+        (("demo", "--report=r.html"), "", (1, f"The demo failed: {NO_FOLDER}\n")),
+        pytest.param(WORKERS, "", (2, f"epp: {NO_FOLDER}\n"), marks=needs_native),
     ],
 )
-def test_a_start_without_room_for_temporary_files_is_refused(words, found, status, said, tmp_path):
+def test_a_start_without_room_for_temporary_files_is_refused(words, found, ended, tmp_path, epp):
     (tmp_path / "e.yaml").write_text(ENDPOINTS)
-    done = subprocess.run(
-        [sys.executable, "-c", NO_ROOM, found, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (status, said)
+    done = epp(*words, folder=tmp_path, first=NO_ROOM.format(found))
+    assert (done.returncode, done.stderr) == ended
 
 
-def test_a_reader_of_what_is_printed_may_go(written):
+def test_a_reader_of_what_is_printed_may_go(written, epp):
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "epp", "check", written(POLICIES["round-robin"])],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    done = epp("check", written(POLICIES["round-robin"]), stdout=writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
 

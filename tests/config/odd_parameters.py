@@ -23,22 +23,25 @@ from tests.strategies import SECRET, request
 
 BEYOND = (inf, -inf, nan, 2**63, -(2**63), 2**70, 1e308, -1e308, 1e155, 5e-324, -1e-308)
 """Numbers that no configuration may have."""
-WITHIN = (0, 1, -1, -0.0, 0.5, 1e-9, -1e-9, 10**15, 1e15, -1e15, 2**40)
-TEXTS = ("", " ", "x", "0", "-1s", "9" * 60 + "h", "9" * 400 + "s", "1e9", "9E", "\x7f", "é" * 99)
-OTHERS: tuple[Any, ...] = (
-    None,
-    True,
-    [],
-    {},
-    [""],
-    {"x": inf},
-    {"": 0},
-    [[]],
-    [{}],
-    [None],
+WHOLE = (0, 1, -1, 10**15, 2**40)
+FRACTIONS = (0.5, 1e-9, -1e-9)
+FLOATS = (-0.0, 1e15, -1e15)
+"""They may stand for whole numbers."""
+WITHIN = (*WHOLE, *FRACTIONS, *FLOATS)
+TEXTS = ("x", "", " ", "0", "-1s", "9" * 60 + "h", "9" * 400 + "s", "9E", "\x7f", "é" * 99)
+LISTS: tuple[list[Any], ...] = ([], [""], [[]], [{}], [None])
+OTHERS = (inf, "1e9", None, True, {"x": inf})
+"""Among them a number that no configuration may have: it is refused before plug-ins see any."""
+KINDS: tuple[tuple[Any, ...], ...] = (
+    WHOLE,
+    FRACTIONS,
+    FLOATS,
+    TEXTS,
+    LISTS,
+    ({}, {"": 0}),
+    *((other,) for other in OTHERS),
 )
-VALUES = (inf, *WITHIN, *TEXTS, *OTHERS)
-"""With one number that no configuration may have: all are refused before plug-ins see any."""
+"""Odd values: where the first of a kind is refused for its kind, each other is."""
 
 PROFILES = {
     "disagg-profile-handler": ("decode", "prefill", "encode"),

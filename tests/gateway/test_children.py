@@ -10,8 +10,8 @@ from epp.gateway.processes import ProcessDied
 
 TALKER = """
 import sys, time
-for number in range(120_000):
-    print("line", number)
+for number in range(15_000):
+    print("line", number, "x" * 80)
 print("end", flush=True)
 time.sleep(600)
 """
@@ -88,6 +88,6 @@ async def test_every_line_is_passed_on_and_the_log_stays_short(tmp_path):
         return owner.lines[-1:] == ["end"]
 
     await until(ended)
-    assert owner.lines == [*(f"line {number}" for number in range(120_000)), "end"]
+    assert owner.lines == [*(f"line {number} {'x' * 80}" for number in range(15_000)), "end"]
     assert (tmp_path / "child.log").stat().st_size < 1 << 20
     await talking.stop(0)

@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,14 @@ def test_what_cython_can_compile_is_listed():
     assert found == {compiled.cython_source_of(ROOT, module) for module in BY_CYTHON}
 
 
+@cache
+def tree_of(module):
+    return ast.parse((ROOT / compiled.path_of(module)).read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("module", BY_MYPYC)
 def test_none_that_mypyc_compiles_defines_a_struct(module):
-    tree = ast.parse((ROOT / compiled.path_of(module)).read_text(encoding="utf-8"))
+    tree = tree_of(module)
     told = [
         node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords
     ]
@@ -58,7 +64,7 @@ def test_none_that_mypyc_compiles_defines_a_struct(module):
 @pytest.mark.parametrize("module", BY_MYPYC)
 def test_none_that_mypyc_compiles_waits_while_an_error_is_handled(module):
     """It would leave the error as handled in its thread, and the context of all later ones."""
-    tree = ast.parse((ROOT / compiled.path_of(module)).read_text(encoding="utf-8"))
+    tree = tree_of(module)
     handling = [
         part
         for node in ast.walk(tree)

@@ -3,7 +3,8 @@
 import pytest
 
 from epp.errors import EndpointsFull, ShuttingDown
-from epp.model.events import EndpointRemoved
+from epp.model.endpoint import Endpoint
+from epp.model.events import EndpointRemoved, EndpointUpserted, LoadReported
 from tests.inprocess.test_pick import CHAT, LONG, SMALL, Moments, made, served
 from tests.inprocess.twins import ENDPOINTS, Request, settled
 
@@ -18,7 +19,7 @@ schedulingProfiles:
 
 def avoid(twin, left):
     """Have what is picked from now on avoid all endpoints but those that are left."""
-    twin.context = twin.context._replace(others=lambda _: tuple(each.target for each in left))
+    twin.avoided = frozenset(each.target for each in ENDPOINTS if each not in left)
 
 
 async def one_waits(left):
@@ -34,21 +35,38 @@ async def one_waits(left):
 
 
 async def test_one_that_waits_for_endpoints_that_go_is_sent_to_one_that_it_avoids():
-    left = [ENDPOINTS[0]]
-    twin, running, pick, entering = await one_waits(left)
-    twin.core.fleet.apply(EndpointRemoved(left.pop().id), twin.clock())
+    twin, running, pick, entering = await one_waits(ENDPOINTS[:1])
+    twin.core.fleet.apply(EndpointRemoved(ENDPOINTS[0].id), twin.clock())
     room = next(each for each in running if each.endpoint != ENDPOINTS[0])
     room.finished()
     await entering
     assert pick.endpoint == room.endpoint
 
 
+async def test_one_that_waits_for_others_that_go_one_by_one_is_sent_to_one_that_it_avoids():
+    twin, running, pick, entering = await one_waits(ENDPOINTS[:1])
+    late = Endpoint("default", "d", "10.0.0.9", 8000)
+    load = twin.core.fleet.pods[ENDPOINTS[0].id].load
+    for event in EndpointUpserted(late), LoadReported(late.id, load):
+        twin.core.fleet.apply(event, twin.clock())
+    avoid(twin, ())
+    filling = await twin.begin(LONG[4])[1]
+    assert filling.endpoint == late
+    room = next(each for each in running if each.endpoint != ENDPOINTS[0])
+    room.finished()
+    for each in ENDPOINTS[0], late:
+        assert not entering.done()
+        twin.core.fleet.apply(EndpointRemoved(each.id), twin.clock())
+        await settled()
+    await entering
+    assert pick.endpoint == room.endpoint
+
+
 @pytest.mark.parametrize("gone", [False, True])
 async def test_one_that_waits_when_the_picker_closes_is_refused(gone):
-    left = list(ENDPOINTS[1:])
-    twin, _running, _, entering = await one_waits(left)
-    if gone:
-        left.clear()
+    twin, _running, _, entering = await one_waits(ENDPOINTS[1:])
+    for each in ENDPOINTS[1:] if gone else ():
+        twin.core.fleet.apply(EndpointRemoved(each.id), twin.clock())
     await twin.core.director.stop()
     for each in list(twin.context.picks):
         each.shut()

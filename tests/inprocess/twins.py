@@ -19,7 +19,7 @@ from epp.app.options import ServeOptions
 from epp.config.file import load
 from epp.errors import RequestError
 from epp.inprocess.pick import Pick, PickerContext, RawRequest
-from epp.model.endpoint import Endpoint, Load
+from epp.model.endpoint import Endpoint, Load, Target
 from epp.model.events import LoadReported
 from epp.protocol.extproc.messages import (
     BodyMode,
@@ -119,7 +119,7 @@ class Twin:
 
     def held(self):
         """How many requests wait."""
-        return len(self.core.director.held)
+        return len(self.core.director.held._pending)
 
     def state(self):
         """Return what it shows: its metrics, and every decision with its costs and its end."""
@@ -177,21 +177,22 @@ class InProcess(Twin):
 
     def __init__(self, clock, config="", **options):
         super().__init__(clock, config, buffered_wait=float("inf"), **options)
+        self.avoided = frozenset[Target]()
         url = "http://{0.target}".format
         self.context = PickerContext(
+            self.core,
             lambda: None,
             self.exchange,
-            lambda _: (),
             clock,
             url,
-            self.core.explain,
             (ConnectionError,),
             WeakSet(),
         )
 
     def pick(self, request):
         head = {"content-type": "application/json", **request.headers}
-        return Pick(RawRequest(request.body, head, PATHS[request.api]), self.context)
+        raw = RawRequest(request.body, head, PATHS[request.api], self.avoided)
+        return Pick(raw, self.context)
 
     def begin(self, request):
         pick = self.pick(request)

@@ -61,7 +61,7 @@ def _fleet(fleet):
     check(
         slots_differ=len({pod.slot for pod in pods}) == len(pods),
         index_has_no_others=len(index) == len(holders),
-        unobserved_are_in_flight=fleet.in_flight.keys() >= set(fleet._unobserved),
+        unobserved_are_in_flight=fleet.in_flight.keys() >= fleet._unobserved._requests.keys(),
     )
 
 

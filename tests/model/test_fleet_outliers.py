@@ -39,10 +39,10 @@ def test_what_is_in_flight_where_it_is_ejected_is_gone_through_for_no_failure_mo
     ward.fail("pod-0", times=6)
     assert ward.left == "12"
     in_flight = Asked(ward.fleet.in_flight)
-    detection = OutlierDetection(ward.fleet.pods, OUTLIERS)
+    detection = OutlierDetection(ward.fleet.pods, in_flight, OUTLIERS)
     for number in range(100):
         event = Aborted(RequestId(f"flying {number}"), failure=Failure.GATEWAY)
-        assert detection.observe(event, in_flight, ward.now) == []
+        assert detection.observe(event, ward.now) == []
     assert in_flight.count <= 200
 
 

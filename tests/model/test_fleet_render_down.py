@@ -11,7 +11,7 @@ from tests.model.invariants import check_invariants
 from tests.model.rig import Rig
 from tests.model.simulated_fleet import BLOCK, SimulatedFleet
 
-REQUESTS = 500
+REQUESTS = 250
 PHASES = (True, False, True)
 """Whether prompts come as token ids, by phase."""
 

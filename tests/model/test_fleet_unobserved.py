@@ -159,7 +159,7 @@ def test_unobserved_requests_end_with_the_engine_that_they_were_at(happens, left
     rig = Rig()
     leave(rig, "pod-0", "r1")
     happens(rig)
-    assert list(rig.fleet._unobserved) == list(rig.fleet.in_flight) == left
+    assert list(rig.fleet._unobserved._requests) == list(rig.fleet.in_flight) == left
     check_invariants(rig.fleet)
 
 

@@ -25,6 +25,14 @@ SECRET = 0x1234_5678_9ABC_DEF0
 BLOCK = 16
 ROOT = 7
 names = st.integers(0, 12)
+
+
+def lists_of_names(most, least=0):
+    """A draw each: a list of drawn names takes two for each."""
+    drawn = st.binary(min_size=least, max_size=most)
+    return drawn.map(lambda each: [byte % 13 for byte in each])
+
+
 groups = st.integers(0, 2)
 
 
@@ -56,7 +64,7 @@ class NativeBesideSource(RuleBasedStateMachine):
         assert said[0] == said[-1]
 
     @rule(
-        hashes=st.lists(names, min_size=1, max_size=5),
+        hashes=lists_of_names(5, 1),
         size=st.integers(1, 14),
         parent=st.none() | names,
         token=st.integers(0, 2),
@@ -81,7 +89,7 @@ class NativeBesideSource(RuleBasedStateMachine):
     def store_again(self, name, copies, group):
         self.ask("copy", [name] * copies, group)
 
-    @rule(hashes=st.lists(names, max_size=8), times=st.sampled_from([1, 1, 299]), group=groups)
+    @rule(hashes=lists_of_names(8), times=st.sampled_from([1, 1, 299]), group=groups)
     def remove(self, hashes, times, group):
         self.ask("remove", hashes * times, group)
 
@@ -107,17 +115,21 @@ def test_the_extension_says_what_the_source_says():
     )
 
 
-def filled(kind, count, size, hashes=None):
+def named(count):
+    """Hashes, which are no objects until some of them are taken."""
+    return array("Q", [each * 0x9E37_79B9_7F4A_7C15 % 2**64 for each in range(1, count + 1)])
+
+
+def filled(kind, hashes, size):
     """Some sequences of 4,096 tokens, stored bit by bit."""
     blocks = kind(BLOCK, SECRET)
-    hashes = [each * 0x9E37_79B9_7F4A_7C15 % 2**64 for each in range(1, count + 1)]
     per = 4_096 // size
-    for start in range(0, count, 32):
+    for start in range(0, len(hashes), 32):
         some = hashes[start : start + 32]
         parent = hashes[start - 1] if start % per else None
         tokens = [start // per] * (len(some) * size)
         assert blocks.store(stored(some, tokens, size, parent), ROOT, 0) is not None
-    return blocks, hashes
+    return blocks
 
 
 @needs_native
@@ -127,10 +139,10 @@ def filled(kind, count, size, hashes=None):
 def test_a_block_takes_few_bytes(size, most):
     """Names that are listed are objects of 32 bytes, which whoever reads events lets go."""
     count = 100_000
-    filled(KINDS[0], 64, size)
+    hashes = named(count)
+    filled(KINDS[0], hashes[:64], size)
     tracemalloc.start()
-    blocks, hashes = filled(KINDS[0], count, size)
-    del hashes
+    blocks = filled(KINDS[0], hashes, size)
     used, _ = tracemalloc.get_traced_memory()
     assert len(blocks) == count
     assert used / count <= most
@@ -142,7 +154,8 @@ def test_a_block_takes_few_bytes(size, most):
 
 
 def test_what_comes_and_goes_leaves_no_room_behind(kind):
-    blocks, hashes = filled(kind, 20_000, 1)
+    hashes = list(named(20_000))
+    blocks = filled(kind, hashes, 1)
     gone, unknown, ours = blocks.remove(hashes[:-16], 0)
     assert (gone, unknown, len(ours)) == (19_984, 0, 1_249)
     assert len(blocks.hashes()) == 1
@@ -208,7 +221,7 @@ def test_names_that_would_fall_side_by_side_do_not(kind, step):
 
 def test_the_oldest_are_dropped_first(kind):
     blocks = kind(BLOCK, SECRET)
-    _, hashes = filled(kind, 12_800, 1)
+    hashes = list(named(12_800))
     for start in range(0, len(hashes), 128):
         some = hashes[start : start + 128]
         blocks.store(stored(some, [start] * 128, 1), ROOT, 1)

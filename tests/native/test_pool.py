@@ -13,12 +13,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.caches.pool_rig import names_of, paths
+from tests.model.caches.pool_rig import names_of, numbers, paths
 from tests.native.built import loaded, needs
 
 KINDS = [each.BlockPool for each in loaded("epp.model.caches.block_pool.pool")]
 needs_native = needs("epp.model.caches.block_pool.pool", "the compiled pool of blocks")
-many = st.lists(st.integers(0, 30), min_size=7, max_size=7)
+many = numbers(7, 30)
 FACTS = ("capacity", "free", "closed", "block")
 HELD = ("cached", "tokens", "reserved_tokens")
 EXAMPLES = 200

@@ -5,12 +5,16 @@ from epp.policy.plugins import Startable
 
 
 class Context:
-    """A `PluginContext` with plug-ins by name; `below` draws what it is given, then 0."""
+    """A `PluginContext` with plug-ins by name; `below` draws what it is given, then 0.
+
+    Listeners are subscribed to the fleet if there is one.
+    """
 
     first_of_its_type = True
 
-    def __init__(self, drawn=(), **named):
+    def __init__(self, drawn=(), fleet=None, **named):
         self.drawn = list(drawn)
+        self.fleet = fleet
         self.named = named
         self.listeners = []
 
@@ -29,6 +33,8 @@ class Context:
 
     def subscribe(self, kinds, listener):
         self.listeners.append(listener)
+        if self.fleet is not None:
+            self.fleet.subscribe(kinds, listener)
 
 
 def started(struct, drawn=(), **named):

@@ -6,7 +6,7 @@ from epp.errors import Overloaded
 from epp.model.endpoint import Load
 from epp.policy.admitters import LatencySloAdmitter, ProbabilisticAdmitter
 from epp.policy.attribute_sources import LatencyPrediction
-from tests.policy.context import Context
+from tests.policy.started import Context
 from tests.strategies import candidate, request
 
 LOADED = [
@@ -31,13 +31,13 @@ def test_saturation_is_a_mean_of_maxima():
 @pytest.mark.parametrize(("share", "admitted"), [(0.728, False), (0.73, True)])
 def test_the_chance_grows_with_a_power_of_saturation(share, admitted):
     # 300 * 0.3^5 = 0.729
-    admitter = ProbabilisticAdmitter().start(Context(share))
+    admitter = ProbabilisticAdmitter().start(Context([share]))
     assert admits(admitter, LOADED, priority=-1) is admitted
 
 
 def test_others_are_admitted_whatever_the_load():
     full = [candidate("a", Load(waiting=100, kv_usage=1))]
-    admitter = ProbabilisticAdmitter().start(Context(0.0))
+    admitter = ProbabilisticAdmitter().start(Context())
     assert admits(admitter, full, priority=0)
     assert not admits(admitter, full, priority=-1)
 
@@ -80,6 +80,7 @@ BUSY = [candidate(name, Load(running=3, kv_usage=0.5)) for name in "ab"]
 def test_a_request_is_refused_where_no_endpoint_meets_its_objectives(
     valid, candidates, more, admitted
 ):
-    admitter = LatencySloAdmitter().start(Context(other=Predicting(*valid)))
+    context = Context(predicted_latency_producer=Predicting(*valid))
+    admitter = LatencySloAdmitter().start(context)
     asked = {"priority": -1, "headers": SLO, **more}
     assert admits(admitter, candidates, **asked) is admitted

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from epp.config.catalogue import PLUGINS
 from epp.config.prefix_caches import PrecisePrefixCacheScorer
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatch
 from epp.policy.scorers.caches import (
-    MulticlusterPrefixCacheScorer,
     MultimodalCacheScorer,
     NoHitLruScorer,
     PrefixCacheScorer,
@@ -30,8 +30,8 @@ def test_a_named_producer_of_matches_is_asked():
         "match_length_weight": 0.5,
         "match_length_scale_tokens": 50,
     }
-    for kind in (PrefixCacheScorer, MulticlusterPrefixCacheScorer):
-        scorer = started(kind(**parameters), mine=told)
+    for kind in ("prefix-cache-scorer", "multicluster-prefix-cache-scorer"):
+        scorer = started(PLUGINS[kind](**parameters), mine=told)
         # half of 25/100 and half of (25/50)^2; nothing; half of 1 and half of min(1, 100/50)^2
         assert scorer.score(request(), pods("a", "b", "c")) == [0.25, 0, 1]
 

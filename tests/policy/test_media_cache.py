@@ -12,7 +12,7 @@ from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.producers.media_cache import MediaCacheProducer, MediaCaches
 from epp.protocol.bodies.request_json import parse_request
 from tests.model.rig import Rig
-from tests.policy.context import Context
+from tests.policy.started import Context
 from tests.strategies import candidate, endpoint
 
 

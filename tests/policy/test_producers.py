@@ -25,8 +25,8 @@ from epp.policy.producers.lru_prefixes import LruPrefixes
 from epp.policy.producers.predicted_latency import TimePerToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
-from tests.policy.context import Context
 from tests.policy.routing import routed
+from tests.policy.started import Context
 from tests.strategies import candidate, endpoint, request, text
 
 

@@ -7,16 +7,16 @@ from epp.errors import ConfigError
 from epp.model.request import Usage
 from epp.policy.reporter import AttributeKey, AttributeReporter, ReportedAttribute
 from epp.policy.reporter import RequestAttributeReporter as Reporter
-from tests.policy.context import Context
+from tests.policy.started import started
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=64)
 
 
 def report(expression, condition="", usage=USAGE):
     attribute = ReportedAttribute(AttributeKey("tokens"), expression, condition)
-    started = Reporter([attribute]).start(Context())
-    assert isinstance(started, AttributeReporter)
-    return started.report(usage)
+    reporter = started(Reporter([attribute]))
+    assert isinstance(reporter, AttributeReporter)
+    return reporter.report(usage)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import gc
 import time
 from collections.abc import Callable
 
-SHORT, LONG = 1 << 12, 1 << 15
+LONG, TIMES = 1 << 15, 8
 MOST = 22
 NOTHING = 0.001
 """Seconds that are not looked at: 30 ns a byte."""
@@ -23,15 +23,17 @@ def seconds(work: Callable[[bytes], object], data: bytes) -> float:
     return time.process_time() - began
 
 
-def too_steep(work: Callable[[bytes], object], made: Callable[[int], bytes]) -> str:
-    """Return how the time grew, if that was too much."""
+def too_steep(
+    work: Callable[[bytes], object], made: Callable[[int], bytes], longest: int = LONG
+) -> str:
+    """Return how the time grew up to a length of `longest`, if that was too much."""
     gc.disable()
     try:
-        data = made(LONG)
+        data = made(longest)
         long = taken = seconds(work, data)
         if long <= NOTHING:
             return ""
-        short = seconds(work, made(SHORT))
+        short = seconds(work, made(longest // TIMES))
         allowed = max(NOTHING, MOST * short)
         times = 1
         while long > allowed and times < AGAIN and taken < ENOUGH:

@@ -53,10 +53,13 @@ MOONCAKE = b"".join(
 )
 
 
+OF_TWO = ("replay", "--pods=2", "--policy=random", "--json")
+
+
 def replayed(*words, given=b""):
     """Run `epp replay` with what comes on standard input."""
     return subprocess.run(
-        [sys.executable, "-m", "epp", "replay", "--pods=2", *words, "--policy=random", "--json"],
+        [sys.executable, "-m", "epp", *OF_TWO, *words],
         input=given,
         capture_output=True,
         check=False,
@@ -64,12 +67,12 @@ def replayed(*words, given=b""):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_traffic_may_come_from_standard_input(jobs, tmp_path):
+def test_traffic_may_come_from_standard_input(jobs, tmp_path, capsys):
     (tmp_path / "stdin").write_bytes(MOONCAKE)
     ran = replayed("-", f"--jobs={jobs}", "--seeds=2", given=gzip.compress(MOONCAKE))
     assert ran.returncode == 0, ran.stderr
-    of_a_file = replayed(str(tmp_path / "stdin"), "--seeds=2")
-    expected = json.loads(of_a_file.stdout) | {"command": ""}
+    assert main([*OF_TWO, str(tmp_path / "stdin"), "--seeds=2", "--jobs=1"]) == 0
+    expected = json.loads(capsys.readouterr().out) | {"command": ""}
     assert json.loads(ran.stdout) | {"command": ""} == expected
 
 
@@ -211,7 +214,7 @@ def test_a_case_that_is_given_twice_is_refused_before_anything_runs(capsys, argv
     assert "random, seed 0: given twice" in capsys.readouterr().err
 
 
-HAVE_NO_TIMES = "have no times or one and the same: --rate or --users says when they come"
+HAVE_NO_TIMES = "because they have no times, or all the same one: set --rate or --users"
 
 
 def test_skipped_lines_are_named(capsys, tmp_path):
@@ -230,10 +233,10 @@ def test_skipped_lines_are_named(capsys, tmp_path):
     ("times", "more", "said"),
     [
         ([0, 2, 1, 3, 2], [], ["2 lines were earlier than the line before: sorted"]),
-        ([7, 7, 7], [], [f"all 3 requests come at once, as they {HAVE_NO_TIMES}"]),
+        ([7, 7, 7], [], [f"all 3 requests come at once, {HAVE_NO_TIMES}"]),
         ([7, 7, 7], ["--rate=2"], []),
         ([7, 7, 7], ["--users=1"], []),
-        ([None, None], [], [f"all 2 requests come at once, as they {HAVE_NO_TIMES}"]),
+        ([None, None], [], [f"all 2 requests come at once, {HAVE_NO_TIMES}"]),
         ([None], [], []),
         ([7, 8], [], []),
     ],

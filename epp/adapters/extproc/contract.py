@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
@@ -123,7 +123,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 9002
     """The port to bind; 0 for any."""
     passed: bool = False
-    """Whether connections come by `PassedConnections` alone, and no port is bound."""
+    """Whether connections come by `NativeServer.take` alone, and no port is bound."""
     tls: tuple[bytes, bytes] | None = None
     """A key and a certificate chain in PEM; None for plaintext."""
     tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
@@ -136,23 +136,6 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a request may take (`streams.OpenStreams`)."""
     limits: PeerLimits = PeerLimits()
     """What its peers may cost; grpcio knows some of these."""
-
-
-if TYPE_CHECKING:  # only a worker has these, and a start need not make the class
-    import socket
-
-    class PassedConnections(Protocol):
-        """A server of connections that another process has accepted."""
-
-        @property
-        def open_connections(self) -> int:
-            """How many there are, except those that are being given up."""
-
-        def take(self, connection: socket.socket) -> None:
-            """Serve a connection; close it before `start` or after `stop`."""
-
-        def shed(self, connections: int) -> None:
-            """Drain some connections, so that their peers reconnect."""
 
 
 class HealthServer(Protocol):
@@ -208,7 +191,7 @@ class ExtProcServer(Protocol):
         """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
 
     def drain(self) -> None:
-        """Ask peers to open streams elsewhere; those that they still open here are served.
+        """Ask peers to open streams elsewhere; streams that they still open here are served.
 
         Open connections get a GOAWAY at once, new ones with their first stream, so gateways that
         have not noticed yet keep working. grpcio cannot do this, and does nothing.

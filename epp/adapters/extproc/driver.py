@@ -25,7 +25,7 @@ from epp.system.logs import Log
 _log = Log(__name__)
 
 _RESET_SECONDS: Final = 0.05
-"""How long after a half-close a reset may still come, in seconds.
+"""Seconds after a half-close in which a reset may still come.
 
 Envoy ends a stream that it gives up, and resets it a moment later; in between, that end looks like
 a good one.
@@ -88,7 +88,7 @@ class ExchangeDriver:
         except ProtocolError as error:
             # gRPC: the client's arguments are at fault, whatever the state of the server.
             self._end(GrpcStatus.INVALID_ARGUMENT, str(error))
-        except FAULTS as error:  # whatever it is, the client is answered
+        except FAULTS as error:  # whatever the error, the client is answered
             self._fail(error)
         else:
             if step.wants is not _NEXT or self._holding:
@@ -127,7 +127,7 @@ class ExchangeDriver:
 
     @property
     def awaits_request(self) -> bool:
-        """Whether it is for the peer to send more of the request before a decision."""
+        """Whether the peer must send more of the request before a decision."""
         return not self._over and self._exchange.awaits_request
 
     def refuse(self, error: RequestError) -> None:
@@ -141,7 +141,7 @@ class ExchangeDriver:
         try:
             step = call(self._clock())
             self._send(step)
-        except FAULTS as error:  # whatever it is, the client is answered
+        except FAULTS as error:  # whatever the error, the client is answered
             self._fail(error)
         else:
             self._act_on(step.wants)
@@ -198,7 +198,7 @@ class ExchangeDriver:
         pending.when_decided(self._decided)
 
     def _withdraw(self, pending: PendingDecision) -> None:
-        """Wait for a decision no longer: the proxy has answered, and sends no more of a request."""
+        """Stop waiting for a decision: the proxy has answered, and sends no more of the request."""
         self._pending, self._waiting = None, []
         self._outlet.release()
         pending.cancel()
@@ -211,7 +211,7 @@ class ExchangeDriver:
                 raise outcome  # answered and logged like other errors here
             step = self._exchange.resume(outcome, self._clock())
             self._send(step)
-        except FAULTS as error:  # whatever it is, the client is answered
+        except FAULTS as error:  # whatever the error, the client is answered
             self._fail(error)
         else:
             self._act_on(step.wants)

@@ -31,7 +31,7 @@ _NO_ERROR: Final = 0x0
 _ENHANCE_YOUR_CALM: Final = 0xB
 """Error codes of HTTP/2 (RFC 9113 §7)."""
 _BYTES_AT_ONCE: Final = 1 << 20
-"""Bytes of one write, at most."""
+"""The most bytes of one write."""
 _HIGH_WATER_BYTES: Final = 1 << 20
 _LITTLE_BYTES: Final = 1 << 12
 """Reads up to this size are handled before larger ones."""
@@ -72,7 +72,7 @@ class ConnectionOwner(Protocol):
         """Handle the loss of a connection, whose streams are closed."""
 
     def warn_left(self, peer: object, reason: str) -> None:
-        """Log that a peer was given up."""
+        """Log that the server gave up a peer."""
 
 
 class GrpcConnection:
@@ -96,10 +96,10 @@ class GrpcConnection:
         self._flushing = False
         self._received = False  # any byte, since the keepalive timer was set
         self._pinged = False
-        self._last_pong = 0  # the one after which a connection that drains takes no streams
+        self._last_pong = 0  # the pong after which a draining connection takes no streams
         self._held: set[Stream] = set()
         self._turns = server.turns
-        self._look = 0  # at which it was read last; 0 before that
+        self._look = 0  # the look at which it was last read; 0 before any
         self._waiting = False  # for a turn
         self._ahead = ReadAhead(server.turns)
         self._unread: deque[bytes] = deque()
@@ -147,7 +147,7 @@ class GrpcConnection:
         self._close_streams()
 
     def pause_writing(self) -> None:
-        """Read no more from a peer that does not read."""
+        """Stop reading from a peer that does not read."""
         self._paused = True
         self._transport.pause_reading()
 
@@ -161,7 +161,7 @@ class GrpcConnection:
     # Turns.
 
     def take_turn(self) -> bool:
-        """Handle a part of the bytes read, or of a loss; return whether more waits."""
+        """Handle a part of the bytes read, or of a lost connection; return whether more is left."""
         try:
             if self._lost:
                 self._close_some()

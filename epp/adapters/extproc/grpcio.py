@@ -53,12 +53,7 @@ class GrpcioServer:
         self._health: HealthServices | None = None
         self._server: grpc.aio.Server | None = None
         self._draining: dict[grpc.aio.Server, asyncio.Task[None]] = {}
-        self._port = settings.port
-
-    @property
-    def port(self) -> int:
-        """The bound port, after `start`."""
-        return self._port
+        self.port = settings.port
 
     @property
     def streams(self) -> int:
@@ -75,7 +70,7 @@ class GrpcioServer:
         if settings.tls is not None:
             require_version(settings.tls_min_version)
         require_free(settings.address, settings.port)
-        server, self._port = self._bound(settings.tls)
+        server, self.port = self._bound(settings.tls)
         await server.start()
         self._server = server
 
@@ -124,7 +119,7 @@ class GrpcioServer:
         )
         if self._health is not None:
             attach(self._health, server)
-        where = target(settings.address, self._port)
+        where = target(settings.address, self.port)
         if tls is None:
             return server, server.add_insecure_port(where)
         # Not `dynamic_ssl_server_credentials`: with these, grpcio 1.85 ends the process (SIGABRT

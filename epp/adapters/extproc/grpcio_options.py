@@ -1,11 +1,9 @@
-"""The common options of grpcio's servers: their bounds, and a port that no other server has."""
+"""The common options of grpcio's servers: their bounds, and a port of their own."""
 
 import ssl
 
 from epp.adapters.extproc.limits import PeerLimits
 from epp.system.port import bound_sockets
-
-Options = tuple[tuple[str, int], ...]
 
 _MAX_STREAMS = 1_000
 """Streams of one connection. A peer that opens and resets all of them makes others wait for them,
@@ -13,7 +11,7 @@ about half a millisecond each: grpcio hands streams over in the order in which t
 Fewer would hold up gateways that keep to one connection."""
 
 
-def bounds(limits: PeerLimits) -> Options:
+def bounds(limits: PeerLimits) -> tuple[tuple[str, int], ...]:
     """Return the arguments of a server that bound what its peers may cost."""
     return (
         # Windows stay at 64 KiB: where grpcio widens them it reads megabytes ahead of each stream,
@@ -33,7 +31,7 @@ def bounds(limits: PeerLimits) -> Options:
 
 
 def require_free(address: str, port: int) -> None:
-    """Raise `OSError` if a port is taken: grpcio says less of it, or shares it (SO_REUSEPORT)."""
+    """Raise `OSError` if a port is taken: grpcio's own error says less, or it shares the port."""
     for each in bound_sockets(address, port):
         each.close()
 

@@ -31,7 +31,7 @@ _PATH: Final = f"/{SERVICE}/{METHOD}".encode()
 class NativeServer:
     """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process` (`contract.ExtProcServer`).
 
-    At a port, or over connections that another process passes (`contract.PassedConnections`).
+    At a port, or over connections that another process has accepted and passes to `take`.
     """
 
     transport: ClassVar[str] = "native"

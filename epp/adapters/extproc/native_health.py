@@ -82,7 +82,7 @@ class HealthCall:
         self._end(GrpcStatus.INVALID_ARGUMENT, "a call without a request")
 
     def growing(self, _size: int) -> None:
-        """End the call: no request of this service is that long."""
+        """End the call: a request of this service is never that long."""
         self._end(GrpcStatus.RESOURCE_EXHAUSTED, "a request holds nothing but a name")
 
     def drained(self) -> None:

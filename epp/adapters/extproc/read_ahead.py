@@ -1,6 +1,6 @@
-"""What a connection has received and not handled, while it waits for turns.
+"""The events that a connection has received but not handled, while it waits for turns.
 
-It is read ahead of what is handled: a call that is given up before it was begun costs nothing then.
+Connections read ahead of what they handle: a call that is given up before it began costs nothing.
 """
 
 from collections import OrderedDict, deque
@@ -14,30 +14,30 @@ Event = tuple[Stream, int, Any]
 """A stream, what happened, and its value (`http2/events.pxi`)."""
 
 _MOST_BYTES: Final = 32 << 20
-"""How much all connections together read ahead."""
+"""The most bytes that all connections together read ahead."""
 _EVENTS_AT_ONCE: Final = 64
 _BYTES_AT_ONCE: Final = 1 << 18
 _LATE: Final = (0.5, 2.0)
-"""The oldest call is late from one share of its peer's patience to another."""
+"""The oldest call is late between these two multiples of its peer's patience."""
 _EVENT_BYTES: Final = 256
 _CALL_BYTES: Final = 1 << 10
-"""What a stream takes beside its events."""
+"""Bytes that a stream counts for besides its events."""
 
 
 class ReadAhead:
     """The events of one connection, each stream's in order; their bytes count in `Turns.ahead`.
 
-    Those of begun calls come first, then new calls: the oldest, or, while that is late, the newest.
-    If always the oldest came first, then past capacity each would be begun when its peer is about
-    to give it up, and all the work would be for nothing. How long the peer waits is how long it
-    waited for the last call that it gave up as the oldest: any other's client may have left for a
-    reason of its own. A call that is not given up for much longer shows that the peer waits.
+    Events of begun calls come first, then new calls: the oldest or, while that is late, the newest.
+    If the oldest always came first, then past capacity each call would begin when its peer is about
+    to give it up, and all work would be wasted. The peer's patience is how long it waited for the
+    last call that it gave up as the oldest: the client of any other call may have left for a reason
+    of its own. A call that is not given up for much longer shows that the peer waits longer.
     """
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._begun: deque[Event] = deque()
-        self._new: OrderedDict[Stream, tuple[float, list[Event]]] = OrderedDict()  # and since when
+        self._new: OrderedDict[Stream, tuple[float, list[Event]]] = OrderedDict()  # and its time
         self._patience = inf
 
     def __bool__(self) -> bool:

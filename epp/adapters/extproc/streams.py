@@ -29,7 +29,7 @@ class OpenStream(Protocol):
 
     @property
     def awaits_request(self) -> bool:
-        """Whether it is for the peer to send more of the request before a decision."""
+        """Whether the peer must send more of the request before a decision."""
 
     def refuse(self, error: RequestError) -> None:
         """Answer its client with an error, and end it."""
@@ -62,7 +62,7 @@ class OpenStreams:
         self._none_open.set()
 
     def opened(self, stream: OpenStream) -> None:
-        """Count one more."""
+        """Count a stream that was opened."""
         if not self.open:
             self._none_open.clear()
         self.open += 1
@@ -71,7 +71,7 @@ class OpenStreams:
             self._sweep_later()
 
     def closed(self, stream: OpenStream, now: float) -> None:
-        """Count one less; it holds nothing any more."""
+        """Stop counting a stream; it no longer holds anything."""
         self.open -= 1
         self._last_end = now
         self._unfinished.pop(stream, None)
@@ -90,7 +90,7 @@ class OpenStreams:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Refuse what holds most until there is room; requests that were decided on come last."""
+        """Refuse the largest requests until there is room; decided ones are refused last."""
         largest = sorted(
             self._holding, key=lambda each: (each.awaits_request, self._holding[each]), reverse=True
         )
@@ -126,7 +126,7 @@ class OpenStreams:
             self._sweep_later()
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no stream is open, and none has been for `seconds`."""
+        """Wait until no stream was open for `seconds`."""
         while True:
             await self._none_open.wait()
             left = self._last_end + seconds - self._clock()

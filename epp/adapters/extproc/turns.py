@@ -11,9 +11,9 @@ FULL_READ_BYTES: Final = 250_000
 If it is full, libuv `uv__read` reads again, up to 32 times, before it polls any other socket.
 """
 _MAX_READS: Final = 32
-"""At one look at the sockets: more wait for turns. A read is some 0.1 ms of work."""
+"""The most reads at one look at the sockets; more wait for turns. A read takes some 0.1 ms."""
 _SLICE_SECONDS: Final = 0.005
-"""How long turns are taken between two looks at the sockets and timers, in seconds."""
+"""Seconds for which turns are taken between two looks at the sockets and timers."""
 
 
 class TurnTaker(Protocol):
@@ -44,9 +44,9 @@ class Turns:
         self._left_over: deque[TurnTaker] = deque()
 
     def crowd(self, last: int) -> bool:
-        """Count a read of a connection last read at this `look`; return whether it must wait.
+        """Count a read of a connection that was `last` read at a look; return whether it must wait.
 
-        It must while others wait, and if the loop has delivered many reads at once.
+        It must wait while others do, and if the loop has delivered many reads at once.
         """
         if last == self.look:
             self._look_again()
@@ -62,7 +62,7 @@ class Turns:
         self._wait(taker, self._arrived)
 
     def go_on(self, taker: TurnTaker) -> None:
-        """Give turns to a connection that has had one and has more, has much, or is new.
+        """Give turns to a connection that has more work after a turn, has much work, or is new.
 
         So the connections that are here do not wait behind any number of new ones.
         """

@@ -57,10 +57,10 @@ async def load(access: KubeAccess) -> Configuration:
 
 
 def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
-    """Return whether no proxy is for the address in a URL, as in Go (`httpproxy.Config`).
+    """Return whether the address in a URL needs no proxy, as in Go (`httpproxy.Config`).
 
-    That is any of this machine, and of the networks in NO_PROXY. aiohttp, which is asked about all
-    others, knows names there, but no networks.
+    These are the addresses of this machine and of the networks in NO_PROXY. aiohttp decides on all
+    others: it knows the names in NO_PROXY, but not networks.
     """
     host = urlsplit(url).hostname or ""
     if host == "localhost":

@@ -60,8 +60,8 @@ class ApiConnection:
     is not trusted, all credentials are read again and the request is sent once more: credentials
     may have been rotated.
 
-    A caller that found the API server absent, or was refused for want of rights (401, 403), waits
-    at `absent` or `refused` until it asks again. The first opens with any response.
+    A caller that found the API server absent, or was refused for lack of rights (401, 403), waits
+    at `absent` or `refused` before it asks again. Any response opens the first.
     """
 
     def __init__(self, access: KubeAccess) -> None:

@@ -1,8 +1,8 @@
 """Leader election by a Lease: reads and writes it, and leads while it is held.
 
 A leader leads until it reads that another holds the lease, however long it cannot renew its own:
-two that pick for a while are harmless, none is an outage. client-go's leaders, which write, step
-down after a deadline (`RenewDeadline`).
+two replicas that pick for a while are harmless, but none is an outage. client-go's leaders, which
+write to the API, step down after a deadline (`RenewDeadline`).
 """
 
 import asyncio
@@ -108,7 +108,9 @@ class LeaseElection:
     async def _release_error(self) -> str:
         """Try to release the lease; return why it failed, or nothing."""
         try:
-            await self._write_release()
+            document = self._document or await self._read()
+            if document and _view(document).spec.holder_identity == self._config.identity:
+                await self._write(released(document, _micro_time()))
         except _FAILURES as error:
             self._document = None  # unknown
             return str(error) or "no response in time"
@@ -143,11 +145,6 @@ class LeaseElection:
             return False
         self._observe_leader(holder)
         return holder not in ("", self._config.identity)
-
-    async def _write_release(self) -> None:
-        document = self._document or await self._read()
-        if document and _view(document).spec.holder_identity == self._config.identity:
-            await self._write(released(document, _micro_time()))
 
     async def _attempt(self) -> None:
         try:

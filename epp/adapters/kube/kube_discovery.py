@@ -21,8 +21,9 @@ from epp.adapters.kube.routing_watch import RoutingWatch
 from epp.model.events import Event
 from epp.protocol.kube import resources
 from epp.protocol.kube.object_warnings import ObjectWarnings
+from epp.protocol.kube.objects import PoolRef
 from epp.protocol.kube.pool_state import PoolState
-from epp.protocol.kube.routing_state import PoolName, RoutingState
+from epp.protocol.kube.routing_state import RoutingState
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable
 from epp.system.logs import Log
 
@@ -58,8 +59,8 @@ class KubeDiscovery:
         self._connection = ApiConnection(settings.access)
         self._warnings = ObjectWarnings()
         self._pool = PoolState(self._warnings)
-        name = PoolName(settings.pool, settings.pool_group)
-        self._objects = RoutingState(name, self._warnings)
+        pool = PoolRef(settings.pool, settings.pool_group)
+        self._objects = RoutingState(pool, self._warnings)
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._first_applied = asyncio.Event()

@@ -148,13 +148,13 @@ class Reflector(Generic[T]):
     async def _list(self) -> str:
         """List all objects; return the resource version to watch from.
 
-        Goes on with the page at which an earlier call was refused with 429, or lost the connection:
-        one that began anew might never end while the API server is under strain.
+        Continues with the page at which an earlier call was refused with 429, or lost the
+        connection: a list that began anew might never end while the API server is overloaded.
         """
         limit = self._settings.page_size
         for _ in range(_MAX_PAGES):
             try:
-                version, following = await self._list_page(limit, self._token)
+                version, following = await self._list_page(limit)
             except ApiRefused as refusal:
                 if not (refusal.expired and self._token):
                     raise
@@ -175,8 +175,8 @@ class Reflector(Generic[T]):
         """Let the next page be the first one."""
         self._names, self._token = set(), ""
 
-    async def _list_page(self, limit: int, token: str) -> tuple[str, str]:
-        query = self._selection.query({"limit": limit, "continue": token})
+    async def _list_page(self, limit: int) -> tuple[str, str]:
+        query = self._selection.query({"limit": limit, "continue": self._token})
         path = f"{self._resource.path}?{query}"
         body = await self._connection.request("GET", path, seconds=self._settings.request_timeout)
         self._on_rights()
@@ -260,7 +260,7 @@ class Reflector(Generic[T]):
     # Failures.
 
     def _on_rights(self) -> None:
-        """Let the others ask at once that were refused, too, after a refusal has ended."""
+        """Let the others that were refused ask at once, after a refusal has ended."""
         if self._refused:
             self._refused = False
             self._connection.refused.release()
@@ -297,19 +297,13 @@ class Reflector(Generic[T]):
     def _on_no_rights(self, refusal: ApiRefused) -> Delay:
         """Handle 401 and 403. Rights that were there once may be back soon."""
         if refusal.code == HTTPStatus.FORBIDDEN:
-            self._report("kube.forbidden", str(refusal), **self._remedy())
+            group, namespace = self._resource.group, self._resource.namespace
+            remedy = {"namespace": namespace, "missing_rule": self._resource.rule(_VERBS)}
+            self._report("kube.forbidden", str(refusal), group=group, **remedy)
         else:
             self._report("kube.refused", str(refusal), code=refusal.code)
         self._refused = True
         return self._connection.refused if self._listed else self._patience.next()
-
-    def _remedy(self) -> dict[str, str]:
-        resource = self._resource
-        return {
-            "group": resource.group,
-            "namespace": resource.namespace,
-            "missing_rule": resource.rule(_VERBS),
-        }
 
     def _on_missing(self) -> float:
         """Handle 404: the kind is not installed. Returns the seconds to wait.
@@ -333,7 +327,7 @@ class Reflector(Generic[T]):
         """Handle a broken request; return how long to wait.
 
         The first broken watch is not logged: each restart of an API server breaks all watches. Nor
-        is an absent server, as the connection does that for all.
+        is an absent server, which the connection logs for all.
         """
         if isinstance(error, ApiUnreachable) and error.absent:
             return self._connection.absent

@@ -1,4 +1,4 @@
-"""Retries requests that the API server refused: one of them for all."""
+"""Retries requests that the API server refused: one on behalf of all."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ class RetryQueue:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, pause: float) -> None:
-        """Wait for one's turn, or for `release`. A pause has `pause` seconds, up to a half less."""
+        """Wait for one's turn, or for `release`. A pause is `pause` seconds, or up to half less."""
         place = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         if self._timer is None:

@@ -52,7 +52,7 @@ class TokenReviewer:
     async def review(self, token: str, path: str) -> HTTPStatus:
         """Return 200 if the token's user may read `path`, 403 if not, 401 for an invalid token.
 
-        Returns 503 if there is no answer within five seconds, in which others' may have to end.
+        Returns 503 if there is no answer within five seconds, which include waiting for others.
         """
         if not token:
             return HTTPStatus.UNAUTHORIZED
@@ -63,10 +63,7 @@ class TokenReviewer:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS), self._turns:
                 status = await self._review(token, path)
-        except TimeoutError:
-            self._report(ApiUnreachable(f"no review within {_ANSWER_SECONDS:g} s"))
-            return HTTPStatus.SERVICE_UNAVAILABLE
-        except (ApiRefused, ApiUnreachable, ConfigError, *UNREADABLE) as error:
+        except (TimeoutError, ApiRefused, ApiUnreachable, ConfigError, *UNREADABLE) as error:
             self._report(error)
             return HTTPStatus.SERVICE_UNAVAILABLE
         self._failing = False
@@ -99,7 +96,8 @@ class TokenReviewer:
         rules = {}
         if isinstance(error, ApiRefused) and error.code == HTTPStatus.FORBIDDEN:
             rules = {"missing_rules": ", ".join(RULES)}
-        _log.warning("metrics.not_reviewed", error=str(error), **rules)
+        problem = str(error) or f"no review within {_ANSWER_SECONDS:g} s"
+        _log.warning("metrics.not_reviewed", error=problem, **rules)
 
 
 def _until(_: bytes, status: HTTPStatus, now: float) -> float:

@@ -35,7 +35,6 @@ class RoutingWatch:
     ) -> None:
         self.complete = False
         self._connection = connection
-        self._state = state
         self._wake = wake
         self._settings = settings
         self._reflectors = [

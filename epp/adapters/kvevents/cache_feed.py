@@ -58,10 +58,10 @@ class CacheFeed:
     def handle(self, notices: Sequence[Notice]) -> None:
         """Act on notices in order, up to the first changes of a cache and on these."""
         for notice in notices:
-            if isinstance(notice, ReplayRequest):  # what comes of it is said later
-                self._request_replay(notice.start)
-            else:
+            if not isinstance(notice, ReplayRequest):
                 self._waiting.append(notice)
+            elif self._start_replay is not None:  # what comes of it is said later
+                self._start_replay(notice.start)
         self._next_part()
 
     @property
@@ -89,10 +89,6 @@ class CacheFeed:
                 self._apply(CacheChanged(self.endpoint.id, first.changes))
                 return
             self._handle_one(first)
-
-    def _request_replay(self, start: int) -> None:
-        if self._start_replay is not None:
-            self._start_replay(start)
 
     def _handle_one(self, notice: StreamUp | StreamLost | Anomaly) -> None:
         match notice:

@@ -71,7 +71,6 @@ class _EarlyMessages:
         return frames
 
     def clear(self) -> None:
-        """Remove all messages."""
         self._messages.clear()
         self._count(-self._bytes)
 
@@ -183,7 +182,6 @@ class CentralSubscription:
         self._problem = problem
 
     async def _receive(self, frames: Sequence[bytes]) -> None:
-        """Handle one message."""
         endpoint = self._endpoint_of(frames)
         if endpoint is None:
             return
@@ -248,7 +246,7 @@ class CentralSubscription:
 
 
 def _names(endpoint: Endpoint) -> Iterator[str]:
-    """Yield what a topic may call an endpoint, each name once."""
+    """Yield the names by which a topic may refer to an endpoint, each once."""
     ip = endpoint.address
     plain = f"{ip}:{endpoint.port}"  # `$(POD_IP):8000`, which has no brackets for IPv6
     yield from dict.fromkeys(

@@ -32,19 +32,19 @@ class KvEventListener:
     def __init__(
         self,
         apply: Callable[[CacheEvent], None],
-        settings: SubscriptionSettings | None = None,
+        settings: SubscriptionSettings,
         ready: Callable[[EndpointId], Awaitable[None]] | None = None,
     ) -> None:
         self._apply = apply
         self._ready = ready
-        self._settings = settings or SubscriptionSettings()
+        self._settings = settings
         self._subscriptions: dict[EndpointId, Subscription] = {}
         self._start: Callable[[Subscription], None] | None = None
         self._turns = EventTurns()
         self._central: CentralSubscription | None = None
-        if self._settings.central:
+        if settings.central:
             self._central = CentralSubscription(
-                self._settings, apply, self._unsubscribe, self._turns, ready
+                settings, apply, self._unsubscribe, self._turns, ready
             )
 
     def watch(self, endpoint: Endpoint) -> None:
@@ -84,20 +84,15 @@ class KvEventListener:
         return {each.endpoint.id: each.feed.counts for each in streams}
 
     async def _follow(self, subscription: Subscription, context: Context) -> None:
-        if self._ready is not None:
-            await self._wait(self._ready(subscription.endpoint.id), subscription, context)
-        await subscription.run(context)
-
-    async def _wait(
-        self, ready: Awaitable[None], subscription: Subscription, context: Context
-    ) -> None:
-        """Wait for an endpoint's pages; `PAGE_SECONDS` at most once it has published anything."""
+        """Await an endpoint's pages, `PAGE_SECONDS` at most once it publishes; then follow it."""
 
         async def without_pages() -> None:
             await subscription.published(context)
             await asyncio.sleep(publishers.PAGE_SECONDS)
 
-        await first_of(ready, without_pages())
+        if self._ready is not None:
+            await first_of(self._ready(subscription.endpoint.id), without_pages())
+        await subscription.run(context)
 
     async def run(self) -> None:
         """Receive events until cancelled; never returns."""

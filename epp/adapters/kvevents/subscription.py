@@ -44,7 +44,7 @@ class Subscription:
         self._replaying: asyncio.Task[None] | None = None
 
     async def published(self, context: Context) -> None:
-        """Wait until the publisher has published anything since."""
+        """Wait until the publisher has published anything since the call."""
         socket = subscriber(context, self._settings)
         inbox = Inbox(socket, self._turns)
         try:

@@ -43,14 +43,7 @@ class Recorder:
         self._endpoints: tuple[RecordedEndpoint, ...] = ()
         self._writer = RecordingWriter(settings, clock, self._began)
         self._queue = self._writer.queue
-
-    def start(self) -> None:
-        """Start to write."""
-        self._writer.start()
-
-    def stop(self) -> None:
-        """Write the notes, and end; waits for the disk for some seconds at most."""
-        self._writer.stop()
+        self.start, self.stop = self._writer.start, self._writer.stop
 
     def quoted(self, quote: Quote) -> None:
         """Remember the prompts of a request until it ends."""

@@ -136,7 +136,7 @@ class RecordingWriter:
             self._append(lines, requests)
 
     def _took(self, noted: Note | RecordedPool) -> None:
-        """Know what left the queue, whether it can be written or not."""
+        """Note what left the queue, whether it can be written or not."""
         if isinstance(noted, RecordedPool):
             self._pool = noted
         elif noted.quote is not None:

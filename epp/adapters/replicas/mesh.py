@@ -25,8 +25,8 @@ from epp.adapters.replicas.sockets import (
     listener,
     tcp_endpoint,
 )
-from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
 from epp.errors import ConfigError
+from epp.protocol.replicas.messages import THIS_IS_YOU, Receive
 from epp.system.host_names import HostNames, of_one_family
 from epp.system.logs import Log
 
@@ -41,9 +41,9 @@ _LINGER_SECONDS: Final = 0.1
 class ReplicaMesh:
     """Sends messages to all other replicas, and passes what they send to `receive`.
 
-    `reached` is the number of replicas that the last heartbeat could be sent to. `stranger` is
-    called for each connection that is refused because it lacks the secret. Messages of other
-    workers of this process go to `near`. Before `open` and after `close` nothing is sent.
+    What cannot be sent at once is dropped, and counted as `unsent`. `stranger` is called for each
+    connection that is refused because it lacks the secret. Messages of other workers of this
+    process go to `near`. Before `open` and after `close` nothing is sent.
     """
 
     def __init__(  # noqa: PLR0913 (where it listens, and whom it calls)
@@ -56,8 +56,7 @@ class ReplicaMesh:
         *,
         near: Receive | None = None,
     ) -> None:
-        self.unsent = self.reached = 0
-        self.port = 0
+        self.unsent = self.port = 0
         self._settings: Final = settings
         self._keys: Final = keys
         self._bind_address: Final = bind_address
@@ -127,9 +126,6 @@ class ReplicaMesh:
     def look_up_soon(self) -> None:
         """Look up addresses now: a message came from a replica at an unknown one."""
         self._soon.set()
-
-    async def tried(self) -> None:
-        """Return at once: each message goes to its replica."""
 
     async def look_up(self) -> None:
         """Look up the names of the others, and connect to new addresses."""

@@ -1,4 +1,4 @@
-"""One connection to a Redis or Valkey server: commands go together, and answers come in time."""
+"""One connection to a Redis or Valkey server: commands are sent together, with a time limit."""
 
 import asyncio
 import os

@@ -13,6 +13,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from epp.model.learning.bounded import make_room
 from epp.protocol.replicas.messages import LONGEST, Dropped, Rejected
 
 SENDER_BYTES: Final = 8
@@ -66,10 +67,8 @@ class Seal:
             raise Rejected(Dropped.TOO_LONG)
         if len(sealed) < SEALED_BYTES:
             raise Rejected(Dropped.STRANGER)
-        name, number = (
-            sealed[:SENDER_BYTES],
-            int.from_bytes(sealed[SENDER_BYTES:_HEAD_BYTES], "big"),
-        )
+        name = sealed[:SENDER_BYTES]
+        number = int.from_bytes(sealed[SENDER_BYTES:_HEAD_BYTES], "big")
         sender = self._senders.get(name) or _Sender(self._key_of(name))
         try:
             nonce = number.to_bytes(_NONCE_BYTES, "big")
@@ -77,8 +76,7 @@ class Seal:
         except InvalidTag:
             raise Rejected(Dropped.STRANGER) from None
         if remember and name not in self._senders:
-            if len(self._senders) >= _MAX_SENDERS:
-                del self._senders[next(iter(self._senders))]
+            make_room(self._senders, _MAX_SENDERS)
             self._senders[name] = sender
         if number <= sender.last[stream]:
             raise Rejected(Dropped.REPEATED)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from zmq.utils import z85
 
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.errors import ConfigError
+from epp.model.endpoint import canonical_ip
 from epp.protocol.replicas.messages import POOL_BYTES
 
 DEFAULT_PORT: Final = 9004
@@ -95,21 +95,13 @@ def mark_of(secret: bytes, pool: str) -> bytes:
     return blake2b(name, key=secret, digest_size=POOL_BYTES, person=b"replica pool").digest()
 
 
-def peer_address(text: str, default_port: int = DEFAULT_PORT) -> PeerAddress:
+def peer_address(text: str) -> PeerAddress:
     """Read `HOST`, `HOST:PORT` or `[IPV6]:PORT`. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]") or _is_ipv6(text):
-        host, port = text, str(default_port)
+    if not colon or text.endswith("]") or canonical_ip(text):
+        host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    named = bool(host) and (":" not in host or _is_ipv6(host))
+    named = bool(host) and (":" not in host or canonical_ip(host) is not None)
     if not named or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"`{text}` is not a host and a port, as in picker-0.pickers:9004")
     return PeerAddress(host, int(port))
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True

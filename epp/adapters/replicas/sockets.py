@@ -134,8 +134,6 @@ def bound_port(socket: Socket) -> int:
 
 def listener(context: Context, keys: Keys, endpoint: str) -> Socket:
     """Return a socket that listens for replicas. Raises `zmq.ZMQError`."""
-    socket = context.socket(zmq.ROUTER)
-    _set_limits(socket)
     options: dict[int, int | bytes] = {
         zmq.CURVE_SERVER: 1,
         zmq.CURVE_SECRETKEY: keys.secret,
@@ -144,8 +142,7 @@ def listener(context: Context, keys: Keys, endpoint: str) -> Socket:
         zmq.ROUTER_MANDATORY: 1,
         zmq.ROUTER_HANDOVER: 1,
     }
-    for option, value in options.items():
-        socket.setsockopt(option, value)
+    socket = _socket(context, zmq.ROUTER, options)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError:
@@ -156,8 +153,6 @@ def listener(context: Context, keys: Keys, endpoint: str) -> Socket:
 
 def connection(context: Context, keys: Keys, settings: ReplicaSettings, endpoint: str) -> Socket:
     """Return a socket that connects to a replica, now or once that listens."""
-    socket = context.socket(zmq.DEALER)
-    _set_limits(socket)
     first, most = settings.reconnect
     options: dict[int, int | bytes] = {
         zmq.CURVE_SERVERKEY: keys.public,
@@ -168,14 +163,14 @@ def connection(context: Context, keys: Keys, settings: ReplicaSettings, endpoint
         zmq.RECONNECT_IVL: round(1000 * first),
         zmq.RECONNECT_IVL_MAX: round(1000 * most),
     }
-    for option, value in options.items():
-        socket.setsockopt(option, value)
+    socket = _socket(context, zmq.DEALER, options)
     socket.connect(endpoint)
     return socket
 
 
-def _set_limits(socket: Socket) -> None:
-    options = {
+def _socket(context: Context, kind: int, options: dict[int, int | bytes]) -> Socket:
+    """Return a socket of a kind with its limits and these options."""
+    limits: dict[int, int | bytes] = {
         zmq.SNDHWM: _QUEUE,
         zmq.RCVHWM: _QUEUE,
         zmq.MAXMSGSIZE: LONGEST + _SEALED_BYTES,
@@ -187,8 +182,10 @@ def _set_limits(socket: Socket) -> None:
         zmq.TCP_MAXRT: 1000 * _UNREAD_SECONDS,
         zmq.IPV6: 1,
     }
-    for option, value in options.items():
+    socket = context.socket(kind)
+    for option, value in (limits | options).items():
         socket.setsockopt(option, value)
+    return socket
 
 
 class Gatekeeper:

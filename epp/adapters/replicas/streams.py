@@ -4,8 +4,8 @@ One stream is for messages to all, and each replica has one of its own for answe
 bounded, and expire some time after their last writer. What cannot be written at once is dropped,
 and receivers find out what they miss, as with the mesh.
 
-Someone who can write to the server may repeat old messages to all. Therefore those of a sender
-count from the first one on that it sent to this replica, whose name is drawn when it starts.
+Someone who can write to the server may repeat old messages to all. Therefore a sender's messages
+count only once it has sent one to this replica, whose name is drawn when it starts.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from epp.adapters.replicas.redis_link import FAILURES, Command, RedisLink
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.redis_store import RedisStore
 from epp.adapters.replicas.sealing import Seal
-from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
-from epp.protocol.replicas.messages import Dropped, Rejected
+from epp.protocol.replicas.messages import THIS_IS_YOU, Dropped, Receive, Rejected
 from epp.system.logs import Log
 
 _log = Log(__name__)
@@ -73,7 +72,7 @@ class RedisStreams:
         receive: Receive,
         dropped: Callable[[Dropped], None],
     ) -> None:
-        self.unsent = self.reached = self.port = 0
+        self.unsent = 0
         self._server: Final = server
         self._seal: Final = Seal(secret)
         self._prefix: Final = prefix_of(pool)
@@ -107,15 +106,6 @@ class RedisStreams:
     def store(self) -> RedisStore:
         """The store in the same server."""
         return RedisStore(self._server, self._seal, self._prefix)
-
-    def open(self) -> None:
-        """Do nothing: connections come and go with `run`."""
-
-    def close(self) -> None:
-        """Do nothing: connections are only open during `run`."""
-
-    def look_up_soon(self) -> None:
-        """Do nothing: there are no addresses."""
 
     async def tried(self) -> None:
         """Wait until the server has answered, or has not in time."""

@@ -35,7 +35,7 @@ class ClientTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_tls(settings: ClientTlsSettings) -> Callable[[], ssl.SSLContext]:
-    """Return what gives the context of a new connection. Raises `ConfigError` for unusable files.
+    """Return a function that gives the context of a new connection. Raises `ConfigError`.
 
     Files are read again when they have changed: as soon as a connection is made after that. If
     they cannot be used then, the last that could count, and that is logged once.

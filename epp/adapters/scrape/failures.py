@@ -1,4 +1,4 @@
-"""What a poll without a page says of the server: that it is not there, or that it is busy.
+"""What a failed poll says about the server: that it is not there, or that it is busy.
 
 A host that is there takes connections and acknowledges bytes, however busy its server is.
 """
@@ -35,7 +35,7 @@ EVENTS: Final[Mapping[ScrapeFailure, str]] = {
 
 
 def failure_of(endpoint: Endpoint, url: str, error: Exception) -> ScrapeFailure:
-    """Return what an error of the page at `url` says of an endpoint.
+    """Return what an error of the page at `url` says about an endpoint.
 
     If another port has the page, its refusal does not say that the endpoint is gone. If there is no
     room for a connection here, nothing is known: the page is late.

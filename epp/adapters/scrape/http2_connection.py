@@ -94,7 +94,7 @@ class Http2Connection(PageConnection):
         self._flush()
 
     def _flush(self) -> None:
-        """Write what HTTP/2 has to say: requests, acknowledgements, windows given back."""
+        """Write HTTP/2's pending frames: requests, acknowledgements, window updates."""
         if data := self._h2.data_to_send():
             self._transport.write(data)
             if self._transport.get_write_buffer_size() > _MAX_UNREAD:
@@ -121,7 +121,7 @@ class Http2Connection(PageConnection):
             self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail a response that is not complete: what ends one is a frame."""
+        """Fail a response that is not complete: only a frame ends one."""
         self.open = False
         self._lost(exc, began=self._answered)
 
@@ -205,7 +205,7 @@ class Http2Connection(PageConnection):
 
 
 def _begun(received: bytearray) -> bool:
-    """Return true, or raise `PageRefused` for what does not begin as HTTP/2 does."""
+    """Return true, or raise `PageRefused` for bytes that do not begin as HTTP/2 does."""
     # RFC 9113 §3.4: a server's first frame is SETTINGS.
     if received[_TYPE_AT] != _SETTINGS:
         said = bytes(received[:_MAX_SAID]).partition(b"\r\n")[0].decode("ascii", "replace")

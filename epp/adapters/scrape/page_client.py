@@ -99,14 +99,11 @@ class PageClient:
         return connection
 
     async def _get_on(self, connection: PageConnection) -> bytes:
-        complete = False
         try:
-            page = await connection.get()
-            complete = True
-            return page
-        finally:
-            if not complete:
-                self.close()
+            return await connection.get()
+        except BaseException:
+            self.close()
+            raise
 
 
 def _made(scheme: str, request: PageRequest, max_bytes: int) -> Callable[[], PageConnection]:

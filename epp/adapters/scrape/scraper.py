@@ -1,7 +1,7 @@
 """Polls a page of every endpoint; a slow or dead pod does not delay others.
 
 A server has one poll at a time. While its page is late, that is reported at each interval; the poll
-continues, as asking a busy server again does not help.
+continues, because asking a busy server again does not help.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _MIN_POLL_NOW_SECONDS = 0.25
 _TURN_SECONDS = 0.001
 """How long a page is read in one turn of the event loop; ordinary pages take a tenth of it."""
 _PAUSES_PER_TURN = 3
-"""How many times as long a page that takes more turns leaves the loop to others between them."""
+"""Between turns, a long page leaves the loop to others for this many times as long as a turn."""
 _RETRY_BROKEN_SECONDS = 0.02
 """Seconds after a broken connection until another poll: a server that exits refuses it by then."""
 
@@ -55,21 +55,21 @@ class _Server:
         self.readers: dict[EndpointId, PageReader] = {}
         self.page_before = PageBefore()
         self.unknown: set[EndpointId] = set()
-        """Those of which the page has no known metric."""
+        """The endpoints for which the page has no known metric."""
         self.failures = 0
-        """How many polls failed, one after the other."""
+        """How many polls in a row failed."""
         self.logged: dict[EndpointId, str] = {}
-        """The event that was logged of an endpoint's failure."""
+        """The event that was logged when an endpoint failed, by endpoint."""
         self.late: asyncio.TimerHandle
-        """It says that the poll under way takes long."""
+        """Reports that the poll under way takes long."""
         self.polled = asyncio.Event()
-        """It was polled at least once, or is not polled any more."""
+        """Set once it was polled, or is no longer polled."""
         self.due: asyncio.Future[None] | None = None
-        """It is done once the next poll may begin; None while one is under way."""
+        """Done once the next poll may begin; None while one is under way."""
         self.polled_now_at = -inf
-        """When it was last polled before its time, as somebody asked for it."""
+        """When it was last polled before its time because somebody asked."""
         self.retry_at = inf
-        """When it is polled again before its time, as its connection broke."""
+        """When it is polled again before its time because its connection broke."""
         self.task: asyncio.Task[NoReturn] | None = None
 
 
@@ -77,20 +77,20 @@ class Scraper:
     """Polls watched endpoints and passes the events of each poll to `apply`.
 
     A poll of a metrics page that succeeds is a `LoadReported` at the time of `clock`; a page
-    without any known metric reports the previous load. One of a vital source that fails, or is
+    without any known metric reports the previous load. A poll of a vital source that fails, or is
     late, is a `ScrapeFailed`. Only changes of state are logged. `errors` counts failed polls of
-    endpoints, and `unknown` their pages without any known metric.
+    endpoints, `unknown` counts pages without any known metric.
     """
 
     def __init__(
         self,
         apply: Callable[[Event], None],
         clock: Callable[[], float],
-        source: PageSource | None = None,
+        source: PageSource,
     ) -> None:
         self._apply = apply
         self._clock = clock
-        self.source = source or PageSource()
+        self.source = source
         self.errors = 0
         self.unknown = 0
         self._settings = self.source.settings
@@ -308,7 +308,7 @@ class Scraper:
 
 
 def next_due(due: float, pause: float, now: float) -> float:
-    """Return when a poll that was due comes again: after `pause` seconds, or some such pauses."""
+    """Return when a poll that was due is due again: one or more times `pause` seconds later."""
     return due + pause * (1 + (now - due) // pause)
 
 

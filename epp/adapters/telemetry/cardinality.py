@@ -29,16 +29,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Idle(Generic[Key]):
-    """Finds what to forget: what is not counted for `IDLE_SECONDS`, by looking that often."""
+    """Finds keys to forget: those not counted for `IDLE_SECONDS`, by looking that often."""
 
     def __init__(self) -> None:
         self._looked_at = -inf
         self._counts: dict[Key, int] = {}
 
     def among(self, counts: Iterable[tuple[Key, int]], now: float, *, full: bool) -> set[Key]:
-        """Return the keys with the count of the last look, whose counts then start again.
+        """Return the keys whose count is that of the last look; their counts then start again.
 
-        None if that is not long ago, or while there is room for others.
+        Returns none if the last look was recent, or while there is room for others.
         """
         if now - self._looked_at < IDLE_SECONDS:
             return set()
@@ -88,7 +88,7 @@ class FlowBytes:
         self._taken += _flow_bytes(flow, alone=flows == 0)
 
     def give_back(self, flow: Flow) -> None:
-        """Count a flow no more."""
+        """Stop counting a flow."""
         pair = (flow[0], flow[1])
         left = self._pairs.pop(pair) - 1
         if left:

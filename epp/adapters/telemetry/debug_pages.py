@@ -20,7 +20,7 @@ Query = Mapping[str, str]
 
 
 class BadQuery(Exception):
-    """The reason why a query is not answered, which the reader gets, and the response's status."""
+    """A query that is not answered: the reason, which the reader gets, and the status."""
 
     status = HTTPStatus.BAD_REQUEST
 

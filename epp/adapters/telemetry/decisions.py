@@ -38,7 +38,7 @@ _OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 
 _LARGE_TOKENS: Final = 64
 _MIN_BLOCKS: Final = 2
-"""A prediction of less may come from a chat template that all prompts share."""
+"""Fewer predicted blocks may come from a chat template that all prompts share."""
 _SALTED: Final = 2
 _MEDIA: Final = 4
 _FOUND: Final = 8
@@ -101,7 +101,7 @@ class Reuse:
         self.delivered += delivered
 
     def add(self, other: "Reuse") -> None:
-        """Add another one up."""
+        """Add the counts of another one."""
         self.prompt += other.prompt
         self.available += other.available
         self.captured += other.captured

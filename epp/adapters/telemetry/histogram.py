@@ -34,11 +34,8 @@ class Histogram:
 
     def observe_many(self, value: float, times: int) -> None:
         """Count one value several times."""
-        before = self.total
-        self.observe(value)
-        low = bisect_left(self.bounds, value)
-        self.counts[low] += times - 1
-        self.total = before + value * times
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def __add__(self, other: "Histogram") -> "Histogram":
         added = Histogram(self.bounds)

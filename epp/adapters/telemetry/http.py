@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -20,25 +20,17 @@ from epp.adapters.telemetry.debug_pages import (
     is_rebound,
     read_query,
 )
-from epp.adapters.telemetry.profiles import Page
+from epp.adapters.telemetry.profiles import Profile
 from epp.system.port import listen_arguments
 from epp.system.shared_result import SharedResult
 
-if TYPE_CHECKING:  # classes that a start need not make
+if TYPE_CHECKING:  # a class that a start need not make
 
     class MetricsSource(Protocol):
         """A source of metrics (`epp.adapters.telemetry.metrics.Telemetry`)."""
 
         def page(self, *, openmetrics: bool = False) -> Iterable[str] | AsyncIterable[str]:
             """Return the pieces of the page, in Prometheus' text format or in OpenMetrics'."""
-
-    class ProfileSource(Protocol):
-        """A source of profiles (`epp.adapters.telemetry.profiles.Profiles`)."""
-
-        paths: Sequence[bytes]
-
-        async def page(self, path: bytes, query: bytes) -> Page:
-            """Return the status and the text of one of `paths`."""
 
 
 _MAX_HEAD_BYTES = 32 << 10
@@ -70,13 +62,12 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 class Readers(msgspec.Struct, frozen=True, kw_only=True):
     """What the port serves, and to whom: `review` authorizes each request of metrics or profiles.
 
-    `profiles` are served below `/debug/pprof/`. `tls`: serve HTTPS.
-    `debug` has more pages by their paths, for readers on this machine and those that `review`
-    authorizes.
+    `profiles` are pages by their paths. `tls`: serve HTTPS. `debug` has more pages, for readers on
+    this machine and those that `review` authorizes.
     """
 
     review: Review | None = None
-    profiles: "ProfileSource | None" = None
+    profiles: Mapping[bytes, Profile] = {}
     tls: ssl.SSLContext | None = None
     debug: Mapping[bytes, DebugPage] = {}
 
@@ -85,8 +76,6 @@ _EVERYBODY = Readers()
 
 
 class _Response(msgspec.Struct, frozen=True):
-    """A response."""
-
     status: HTTPStatus
     body: bytes
     content_type: str = _TEXT
@@ -94,7 +83,6 @@ class _Response(msgspec.Struct, frozen=True):
     """More header fields, as they are sent."""
 
     def head(self, *, keep: bool) -> bytes:
-        """Return status line and header fields."""
         return (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
             f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n"
@@ -127,11 +115,9 @@ class _Request:
         self.method: bytes = self._parser.get_method()
 
     def on_url(self, url: bytes) -> None:
-        """Store the path and the query."""
         self.path, _, self.query = url.partition(b"?")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store the fields that matter."""
         name = name.lower()
         if name == b"accept":
             self.accept = value.decode("latin-1")
@@ -172,8 +158,7 @@ class OperatorServer:
         readers: Readers = _EVERYBODY,
     ) -> None:
         self.port = port
-        self._tls = readers.tls
-        self._review = readers.review
+        self._readers = readers
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
@@ -193,11 +178,8 @@ class OperatorServer:
             b"/healthz": self._healthz,
             b"/readyz": self._readyz,
         }
-        self._debug_pages = readers.debug
         self._pages |= dict.fromkeys(readers.debug, self._debug)
-        if readers.profiles is not None:
-            self._profiles = readers.profiles
-            self._pages |= dict.fromkeys(self._profiles.paths, self._profile)
+        self._pages |= dict.fromkeys(readers.profiles, self._profile)
 
     async def start(self) -> None:
         """Bind the port and serve. Raises `OSError` if it cannot be bound."""
@@ -209,8 +191,8 @@ class OperatorServer:
         self._server = await asyncio.start_server(
             self._serve,
             limit=_MAX_HEAD_BYTES,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else self.head_seconds,
+            ssl=self._readers.tls,
+            ssl_handshake_timeout=None if self._readers.tls is None else self.head_seconds,
             **listen_arguments(self._address, self.port),
         )
         self.port = self._server.sockets[0].getsockname()[1]
@@ -298,20 +280,20 @@ class OperatorServer:
 
     async def _refusal(self, request: _Request) -> _Response | None:
         """Return the response to a reader who may not read the path."""
-        if self._review is None:
+        if self._readers.review is None:
             return None
-        status = await self._review(request.token, request.path.decode())
+        status = await self._readers.review(request.token, request.path.decode())
         return None if status is HTTPStatus.OK else _plain(status)
 
     async def _profile(self, request: _Request) -> _Response:
         if refusal := await self._refusal(request):
             return refusal
-        return _Response(*await self._profiles.page(request.path, request.query))
+        return _Response(*await self._readers.profiles[request.path](request.query))
 
     async def _debug(self, request: _Request) -> _Response:
-        page = self._debug_pages[request.path]
+        page = self._readers.debug[request.path]
         if not request.local or is_rebound(request.host):
-            if page.local or self._review is None:
+            if page.local or self._readers.review is None:
                 if request.local:
                     return _Response(HTTPStatus.FORBIDDEN, _REBOUND)
                 return _plain(HTTPStatus.FORBIDDEN)

@@ -109,7 +109,7 @@ class LoopDelay:
 
 
 class CoreWait:
-    """How long the thread that opens it has been able to run and was given no core, in seconds.
+    """How long the thread that opens it was ready to run but had no core, in seconds.
 
     It stays 0 if the kernel does not say (Linux: `Documentation/scheduler/sched-stats.rst`).
     """

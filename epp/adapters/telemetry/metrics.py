@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final
 
 from epp import __version__
@@ -11,17 +12,12 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import OTHER, Idle
 from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.pool_gauges import (
-    CacheView,
-    PoolGauges,
-    PoolView,
-    is_reported,
-)
+from epp.adapters.telemetry.pool_gauges import pool_gauges
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose, process_text
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint, EndpointId, Load
+from epp.model.endpoint import CacheStats, Endpoint, EndpointId, Load
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
@@ -45,9 +41,9 @@ class MetricSources:
 
     pool_name: str
     """The pool's name."""
-    pool: PoolView
+    pool: Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
     """Every endpoint with its load and whether it can be picked."""
-    caches: CacheView
+    caches: Callable[[], Sequence[CacheStats]]
     """The modelled state of the endpoints' caches."""
     index_size: Callable[[], int]
     """The blocks in the prefix index."""
@@ -57,7 +53,7 @@ class MetricSources:
     """Whether an unobserved request is modelled as still running."""
     in_flight: UnderWay = lambda: ()
     """The requests under way."""
-    fresh: Callable[[Load], bool] = is_reported
+    fresh: Callable[[Load], bool] = lambda load: isfinite(load.at)
     """Whether a load is recent enough to count in the means of the pool."""
     streams: Callable[[], int] | None = None
     """The open ext_proc streams; None: streams are not measured."""
@@ -70,7 +66,7 @@ class MetricSources:
     is_adapter: Callable[[str], bool] = lambda _: False
     """Whether a model is an adapter, as far as endpoints have reported."""
     former_names: bool = False
-    """Whether families have the names, too, that llm-d-router no longer writes."""
+    """Whether families also have the names that llm-d-router no longer writes."""
     clock: Callable[[], float] = time.monotonic
     """Returns monotonic seconds."""
     fairness_ids: int = 1000
@@ -93,7 +89,6 @@ class Telemetry:
 
     def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
-        self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches, sources.fresh)
         self._requests = RequestMetrics(sources.under_way, sources.fairness_ids)
         self._decisions = DecisionMetrics(
             sources.in_flight,
@@ -167,13 +162,10 @@ class Telemetry:
         if labels in self._attempts:  # it has a place of its own: the next one is found quickly
             self._picks.setdefault(model, {})[endpoint.id] = (endpoint, found)
 
-    def _attempts_of(self, labels: Attempt) -> "_Times":
+    def _attempts_of(self, labels: Attempt) -> _Times:
         found = self._attempts.get(labels)
         if found is None:
-            labels = self._placed(labels)
-            found = self._attempts.get(labels)
-            if found is None:
-                found = self._attempts[labels] = _Times()
+            found = self._attempts.setdefault(self._placed(labels), _Times())
         return found
 
     def _placed(self, labels: Attempt) -> Attempt:
@@ -189,9 +181,10 @@ class Telemetry:
         return (status, OTHER, OTHER, OTHER, OTHER)
 
     def _forget(self) -> None:
-        """Forget what is idle where there is no room.
+        """Forget idle series of families without room.
 
-        Half of the room for picks being taken, those of endpoints that left the pool are, too.
+        If half of the room for picks is taken, picks of endpoints that left the pool are forgotten
+        too.
         """
         now, times = self._sources.clock(), Counter[str]()
         self._decisions.forget_idle(now)
@@ -222,9 +215,10 @@ class Telemetry:
 
     def _blocks(self) -> Iterator[FamilyText]:
         self._forget()
+        sources = self._sources
         yield from self._requests.collect()
         yield from self._decisions.collect(self._requests.flow_of)
-        yield from self._pool.collect()
+        yield from pool_gauges(sources.pool_name, sources.pool(), sources.caches(), sources.fresh)
         attempts = [(labels, each.times) for labels, each in self._attempts.items()]
         yield from expose(families.SCHEDULER_ATTEMPTS, attempts)
         yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])
@@ -233,8 +227,8 @@ class Telemetry:
         yield from expose(families.OUTCOMES, outcomes)
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
         yield from self._streams()
-        yield from expose(families.INDEX_SIZE, [(families.INDEX, self._sources.index_size())])
-        for collect in self._sources.others:
+        yield from expose(families.INDEX_SIZE, [(families.INDEX, sources.index_size())])
+        for collect in sources.others:
             yield from collect()
         yield from expose(families.INFO, [(("unknown", __version__), 1)])
 

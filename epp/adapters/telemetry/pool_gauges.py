@@ -22,12 +22,6 @@ if TYPE_CHECKING:  # they are rarely used, and take long to load
     from epp.policy.filters.caches import UntilSaturated
     from epp.policy.producers.media_cache import MediaCaches
 
-PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
-"""Returns each endpoint with its load and whether it can be picked."""
-
-CacheView = Callable[[], Sequence[CacheStats]]
-"""Returns the modelled state of each endpoint's cache."""
-
 
 def _of_endpoint(name: str, text: str, alias: DeprecatedAlias | None = None) -> Family:
     return gauge(name, text, "name", "model_server_endpoint", alias=alias)
@@ -97,44 +91,31 @@ UNMATCHED: Final = counter(
 )
 
 
-def is_reported(load: Load) -> bool:
-    """Whether a load was ever reported."""
-    return math.isfinite(load.at)
-
-
-class PoolGauges:
-    """Gauges over the endpoints of the pool `name`.
+def pool_gauges(
+    name: str,
+    pool: Sequence[tuple[Endpoint, Load, bool]],
+    caches: Sequence[CacheStats],
+    fresh: Callable[[Load], bool],
+) -> Iterator[FamilyText]:
+    """Yield the gauges over the endpoints of the pool `name`.
 
     Means and deviations are of `fresh` loads: an endpoint that does not show its metrics any more
     does not count there with what it showed last.
     """
-
-    def __init__(
-        self, name: str, view: PoolView, caches: CacheView, fresh: Callable[[Load], bool]
-    ) -> None:
-        self._name = name
-        self._view = view
-        self._caches = caches
-        self._fresh = fresh
-
-    def collect(self) -> Iterator[FamilyText]:
-        """Yield the gauges; means and deviations only if an endpoint's load is fresh."""
-        pool, name = self._view(), self._name
-        yield from expose(READY, [((name,), sum(ready for *_, ready in pool))])
-        queues = [((name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
-        yield from expose(ENDPOINT_QUEUE, queues)
-        loads = [load for _, load, ready in pool if ready and self._fresh(load)]
-        for field, (mean, deviation) in LOADS.items() if loads else ():
-            values = [getattr(load, field) for load in loads]
-            usual = math.fsum(values) / len(values)
-            yield from expose(mean, [((name,), usual)])
-            # llm-d-router computes the standard deviation of a sample, too: it divides by n - 1.
-            spread = math.hypot(*[value - usual for value in values])
-            yield from expose(deviation, [((name,), spread / math.sqrt(max(1, len(values) - 1)))])
-        caches = self._caches()
-        for field, family in CACHES.items():
-            rows = [((name, each.endpoint.name), getattr(each, field)) for each in caches]
-            yield from expose(family, rows)
+    yield from expose(READY, [((name,), sum(ready for *_, ready in pool))])
+    queues = [((name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
+    yield from expose(ENDPOINT_QUEUE, queues)
+    loads = [load for _, load, ready in pool if ready and fresh(load)]
+    for field, (mean, deviation) in LOADS.items() if loads else ():
+        values = [getattr(load, field) for load in loads]
+        usual = math.fsum(values) / len(values)
+        yield from expose(mean, [((name,), usual)])
+        # llm-d-router computes the standard deviation of a sample, too: it divides by n - 1.
+        spread = math.hypot(*[value - usual for value in values])
+        yield from expose(deviation, [((name,), spread / math.sqrt(max(1, len(values) - 1)))])
+    for field, family in CACHES.items():
+        rows = [((name, each.endpoint.name), getattr(each, field)) for each in caches]
+        yield from expose(family, rows)
 
 
 def rollout_metrics(rollouts: "Mapping[str, Rollout]") -> Iterator[FamilyText]:

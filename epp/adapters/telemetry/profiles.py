@@ -1,16 +1,16 @@
 """Profiles of the running process, at the paths of Go's `net/http/pprof`.
 
-`/debug/pprof/profile?seconds=N` samples the event loop's thread 100 times in each second of CPU
-time, and is a line `a;b;c N` for each stack that was seen: what flamegraph.pl, inferno and
-speedscope.app read. What compiled code took is counted to Python's code around it.
-`/debug/pprof/goroutine` lists the tasks, and where each waits. Nothing runs, and nothing is kept,
-while no one asks.
+`/debug/pprof/profile?seconds=N` samples the event loop's thread 100 times per second of CPU time.
+It returns a line `a;b;c N` for each stack that was seen, as flamegraph.pl, inferno and
+speedscope.app read it. The time of compiled code counts for the Python code that called it.
+`/debug/pprof/goroutine` lists the tasks, and where each waits. Without a request nothing runs, and
+nothing is kept.
 """
 
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import islice
@@ -29,42 +29,40 @@ _INDEX = (
 
 Page = tuple[HTTPStatus, bytes]
 """A status and a text."""
+Profile = Callable[[bytes], Awaitable[Page]]
+"""Returns a page for a query: 400 for one without sense, 429 while busy."""
 
 
-class Profiles:
-    """The pages below `/debug/pprof/`, of the main thread. One profile is taken at a time."""
+async def _index(_: bytes) -> Page:
+    return HTTPStatus.OK, _INDEX
 
-    def __init__(self) -> None:
-        self._pages: dict[bytes, Callable[[bytes], Awaitable[Page]]] = {
-            _ROOT: self._index,
-            _ROOT + b"profile": self._profile,
-            _ROOT + b"goroutine": self._tasks,
-        }
-        self.paths: Sequence[bytes] = tuple(self._pages)
 
-    async def page(self, path: bytes, query: bytes) -> Page:
-        """Return the page of one of `paths`: 400 for a query without sense, 429 while busy."""
-        return await self._pages[path](query)
+async def _profile(query: bytes) -> Page:
+    seconds = _seconds(query)
+    if seconds is None:
+        return HTTPStatus.BAD_REQUEST, b"seconds: a number from 0.01 to 60\n"
+    if signal.getsignal(signal.SIGPROF) not in {signal.SIG_DFL, signal.SIG_IGN}:
+        return HTTPStatus.TOO_MANY_REQUESTS, b"a profile is being taken\n"
+    with _sampling() as seen:
+        await asyncio.sleep(seconds)
+    lines = [f"{stack} {count}\n" for stack, count in seen.most_common()]
+    return HTTPStatus.OK, "".join(lines).encode()
 
-    async def _index(self, _: bytes) -> Page:
-        return HTTPStatus.OK, _INDEX
 
-    async def _profile(self, query: bytes) -> Page:
-        seconds = _seconds(query)
-        if seconds is None:
-            return HTTPStatus.BAD_REQUEST, b"seconds: a number from 0.01 to 60\n"
-        if signal.getsignal(signal.SIGPROF) not in {signal.SIG_DFL, signal.SIG_IGN}:
-            return HTTPStatus.TOO_MANY_REQUESTS, b"a profile is being taken\n"
-        with _sampling() as seen:
-            await asyncio.sleep(seconds)
-        return HTTPStatus.OK, b"".join(_lines(seen))
+async def _tasks(_: bytes) -> Page:
+    written = []
+    for task in islice(asyncio.all_tasks(), _MAX_TASKS):
+        stack = [f"  {_place(frame)}" for frame in task.get_stack(limit=_MAX_FRAMES)]
+        written.append("\n".join([task.get_name(), *stack]))
+    return HTTPStatus.OK, "".join(f"{each}\n" for each in sorted(written)).encode()
 
-    async def _tasks(self, _: bytes) -> Page:
-        written = []
-        for task in islice(asyncio.all_tasks(), _MAX_TASKS):
-            stack = [f"  {_place(frame)}" for frame in task.get_stack(limit=_MAX_FRAMES)]
-            written.append("\n".join([task.get_name(), *stack]))
-        return HTTPStatus.OK, "".join(f"{each}\n" for each in sorted(written)).encode()
+
+PROFILES: Mapping[bytes, Profile] = {
+    _ROOT: _index,
+    _ROOT + b"profile": _profile,
+    _ROOT + b"goroutine": _tasks,
+}
+"""The pages by their paths, of the main thread. One profile is taken at a time."""
 
 
 def _seconds(query: bytes) -> float | None:
@@ -114,8 +112,3 @@ def _place(frame: FrameType) -> str:
     code = frame.f_code
     module = str(frame.f_globals.get("__name__", code.co_filename))
     return f"{module}.{code.co_qualname}:{frame.f_lineno}".replace(";", ",").replace(" ", "_")
-
-
-def _lines(seen: Counter[str]) -> Iterator[bytes]:
-    for stack, count in seen.most_common():
-        yield f"{stack} {count}\n".encode()

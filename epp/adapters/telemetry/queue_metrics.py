@@ -173,9 +173,9 @@ class QueueMetrics:
     def collect(self, line: Line, settings: FlowSettings, now: float) -> Iterator[FamilyText]:
         """Yield the families of requests that wait or waited.
 
-        Queues have the names of which most requests wait, and then those that have other series.
-        Before the first request there is the empty queue alone, and only with a gate: if there is
-        no queue, autoscalers (WVA) take it that a pool of no endpoints never gets any.
+        Queues are named for the flows with most waiting requests, and then for those that have
+        other series. Before the first request there is only an empty queue, and only with a gate:
+        without any queue, autoscalers (WVA) would assume that an empty pool never gets requests.
         """
         self._forget_idle(now)
         seconds = [
@@ -245,7 +245,7 @@ class QueueMetrics:
         yield from expose(DETECTED, [((name, stage), value) for name, stage, value in detected])
 
     def stale(self, detector: str, endpoints: int) -> Iterator[FamilyText]:
-        """Yield how many endpoints do not show what a detector reads."""
+        """Yield the number of endpoints that do not report what a detector reads."""
         yield from expose(STALE, [((detector,), endpoints)])
 
 

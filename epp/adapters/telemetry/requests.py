@@ -33,7 +33,7 @@ _MAX_NAMED: Final = 100
 _FAIRNESS_SHARE: Final = 0.5
 """The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
-"""Above it the models are `other`, too: the rest is one flow for each priority."""
+"""Above this share models are `other` too: the rest is for one flow of each priority."""
 
 FlowKey = tuple[str, str, str, int]
 """A flow in the client's words: model, target model, fairness id, priority."""
@@ -145,7 +145,7 @@ _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
 class RequestMetrics:
     """The `RequestSeries` by labels, which take at most `FLOW_BYTES` of a page.
 
-    A request is counted in the first of these series that there is for its flow:
+    A request is counted in the first of these series that exists for its flow:
 
         models    fairness id    priority    made by
         its own   its own        its own     a good answer, in half of the room

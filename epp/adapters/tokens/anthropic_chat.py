@@ -137,7 +137,6 @@ class _Turn:
         self.thoughts: list[str] = []
 
     def add(self, block: Mapping[str, Any]) -> None:
-        """Add a block."""
         match block["type"]:
             case "text":
                 self._say(block.get("text"))

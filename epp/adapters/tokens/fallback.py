@@ -1,6 +1,5 @@
-"""Fallback to routing by text: its causes, counted, each logged once."""
+"""Fallback to routing by text: its causes, and the bodies that lead to it."""
 
-from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -9,9 +8,6 @@ import msgspec
 
 from epp.errors import WarmpickError
 from epp.protocol.bodies.coercion import UNREADABLE
-from epp.system.logs import Log
-
-_log = Log(__name__)
 
 _CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens")
 """Fields that change the tokens of a prompt; a request with one of them is not tokenized."""
@@ -55,21 +51,3 @@ def without_changed_tokens(body: Mapping[str, Any], *others: str) -> None:
     for field in (*_CHANGES_TOKENS, *others):
         if body.get(field) is not None:
             raise TextFallback(FallbackCause.FIELD, field)
-
-
-class FallbackCounts:
-    """Counts the requests that are routed by text, and logs the first of each cause."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[FallbackCause] = Counter()
-
-    def add(self, reason: TextFallback) -> None:
-        """Count one request."""
-        self.counts[reason.cause] += 1
-        if self.counts[reason.cause] == 1:
-            _log.warning(
-                "tokens.text_instead",
-                cause=reason.cause.name.lower(),
-                meaning=reason.cause.value,
-                detail=reason.detail,
-            )

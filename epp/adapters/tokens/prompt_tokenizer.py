@@ -1,27 +1,60 @@
-"""The contract of a tokenizer of prompts."""
+"""The contract of a tokenizer of prompts, and what is done with those that stay text."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections import Counter
 
-from epp.adapters.tokens.fallback import FallbackCause
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.model.request import InferenceRequest, Prompt
+from epp.system.logs import Log
+
+_log = Log(__name__)
 
 
-class PromptTokenizer(Protocol):
+class PromptTokenizer(ABC):
     """Converts requests to prompts of token ids, or returns their prompts of text if that fails.
 
-    No method raises for the content of a request, or for a server that does not answer.
+    No method raises for the content of a request, or for a server that does not answer. Requests
+    that stay text are in `counts` by cause; the first of each cause is logged.
     """
+
+    def __init__(self) -> None:
+        self.counts: Counter[FallbackCause] = Counter()
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
         """Return the prompts if that takes little time; None: call `tokenize`, once."""
+        if all(prompt.exact for prompt in request.prompts):
+            return request.prompts
+        try:
+            return self._at_once(request)
+        except TextFallback as reason:
+            return self._text_of(request, reason)
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         """Return the prompts, within the time limits of the configuration."""
+        try:
+            return await self._tokenized(request)
+        except TextFallback as reason:
+            return self._text_of(request, reason)
 
-    @property
-    def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests that stayed text, by cause."""
+    def _text_of(self, request: InferenceRequest, reason: TextFallback) -> tuple[Prompt, ...]:
+        self.counts[reason.cause] += 1
+        if self.counts[reason.cause] == 1:
+            _log.warning(
+                "tokens.text_instead",
+                cause=reason.cause.name.lower(),
+                meaning=reason.cause.value,
+                detail=reason.detail,
+            )
+        return request.prompts
 
+    @abstractmethod
+    def _at_once(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
+        """Return what `ready` does. Raises `TextFallback`."""
+
+    @abstractmethod
+    async def _tokenized(self, request: InferenceRequest) -> tuple[Prompt, ...]:
+        """Return what `tokenize` does. Raises `TextFallback`."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Stop threads and close connections."""

@@ -96,17 +96,14 @@ class SpanExport:
             writer, exporter = self._writer(), self._exporter()
         except FAULTS as error:  # such as an endpoint that cannot be read
             self._warn(error)
-            self._lose_all()
+            while self._queue.get() is not None:
+                self.failed += 1
             return
         going = True
         while going:
             requests, going = self._gathered()
             self._export(requests, writer, exporter)
         exporter.shutdown()
-
-    def _lose_all(self) -> None:
-        while self._queue.get() is not None:
-            self.failed += 1
 
     def _writer(self) -> "SpanWriter":
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 (see above)

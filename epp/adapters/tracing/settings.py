@@ -5,14 +5,14 @@ and the SDK `OTEL_RESOURCE_ATTRIBUTES`. As OpenTelemetry's specification demands
 cannot be used causes a warning and counts as not set.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from epp.protocol.trace_context import TraceSampling
 
-T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
 Exporter = Literal["grpc", "http/protobuf", "console"]
 
 SERVICE_NAME: Final = "llm-d-router/epp"
@@ -27,8 +27,8 @@ _SAMPLERS: Final[Mapping[str, Callable[[float], TraceSampling]]] = {
     "parentbased_always_off": lambda _: TraceSampling(0.0),
     "parentbased_traceidratio": TraceSampling,
 }
-_EXPORTERS: Final[Mapping[str, str]] = {"otlp": "", "console": "console", "none": "none"}
-_PROTOCOLS: Final[Mapping[str, Exporter]] = {"grpc": "grpc", "http/protobuf": "http/protobuf"}
+_EXPORTERS: Final = ("otlp", "console", "none")
+_PROTOCOLS: Final[tuple[Exporter, ...]] = ("grpc", "http/protobuf")
 
 
 class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ def tracing_settings(environ: Mapping[str, str], pool: str) -> TracingSettings |
     named = any(pair.partition("=")[0].strip() == "service.name" for pair in pairs)
     return TracingSettings(
         sampling=_SAMPLERS[sampler](ratio),
-        exporter="console" if exporter == "console" else _PROTOCOLS[protocol],
+        exporter="console" if exporter == "console" else protocol,
         service_name=environ.get("OTEL_SERVICE_NAME") or ("" if named else SERVICE_NAME),
         pool=pool,
         delay=delay / 1e3,
@@ -86,11 +86,11 @@ class _Variables:
         self._environ = environ
         self.warnings: list[str] = []
 
-    def one_of(self, name: str, known: Mapping[str, T], default: str) -> str:
-        """Return one of the known words."""
+    def one_of(self, name: str, known: Collection[Word], default: Word) -> Word:
         given = self._environ.get(name, "").strip().lower()
-        if given in known:
-            return given
+        for word in known:
+            if word == given:
+                return word
         if given:
             self.warnings.append(
                 f"{name}: `{given}` is not one of {', '.join(known)}; it is {default}"
@@ -98,7 +98,6 @@ class _Variables:
         return default
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
-        """Return a number between bounds."""
         given = self._environ.get(name, "").strip()
         try:
             value = float(given) if given else default

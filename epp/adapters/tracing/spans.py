@@ -6,6 +6,7 @@ whole decision. No attribute has text of prompts or responses.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.sdk.resources import Resource
@@ -34,23 +35,17 @@ _MILLI: Final = 1e3
 _UNSET: Final = Status(StatusCode.UNSET)
 
 
+@dataclass(frozen=True, slots=True)
 class SpanWriter:
     """Makes the spans of requests.
 
     `measures` has what each profile compares, `types` the type of each plug-in.
     """
 
-    def __init__(
-        self,
-        resource: Resource,
-        scope: InstrumentationScope,
-        measures: Mapping[str, Measure],
-        types: Mapping[str, str],
-    ) -> None:
-        self.measures = measures
-        self.types = types
-        self.resource = resource
-        self.scope = scope
+    resource: Resource
+    scope: InstrumentationScope
+    measures: Mapping[str, Measure]
+    types: Mapping[str, str]
 
     def spans(self, record: RequestRecord, since: float) -> list[ReadableSpan]:
         """Return the spans of a request whose trace is sampled, its first one first.

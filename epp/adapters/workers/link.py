@@ -60,7 +60,8 @@ def page_socket(folder: Path, number: int) -> Path:
 class ParentLink:
     """The process's side. `on_state` is called with each state, and with None at the end.
 
-    A quick worker may say something before its start is known to be over: it waits for `started`.
+    A quick worker may report before its start is known to have ended; its reports wait for
+    `started`.
     """
 
     def __init__(self, start: WorkerStart, on_state: Callable[[WorkerState | None], None]) -> None:

@@ -1,24 +1,20 @@
-"""The fleet and the last decisions as columns: a name once, and not once an endpoint."""
+"""The fleet and the last decisions as columns: a field's name once, not once per endpoint."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from epp.app.console.views import DecisionColumns
-from epp.app.observing.decision_ring import DecisionRing, KeptDecision, Outline
+from epp.app.observing.decision_ring import EndpointTally, KeptDecision, Outline
 from epp.app.observing.fleet_view import EndpointView, endpoint_view
 from epp.app.observing.views import EndingView, ending_view
 from epp.model.endpoint import EndpointId
-from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
-from epp.system.shared_result import SharedResult
 
 _AT_ONCE: Final = 20
 """Endpoints or decisions that are looked at between two turns of the event loop."""
-_FRESH_SECONDS: Final = 0.5
-"""The greatest age of the fleet's columns: readers within this time share them."""
 _MAX_CHARACTERS: Final = 120
 """The longest client's id or model's name that is shown."""
 _MILLI: Final = 1e3
@@ -30,33 +26,22 @@ Room = Callable[[Pod, float], float | None]
 """Returns how full the fullest axis of an endpoint's room is; None if that is not known."""
 
 
-class FleetColumns:
-    """The endpoints of a fleet, a column for each field of their view."""
-
-    def __init__(
-        self, fleet: Fleet, ring: DecisionRing, clock: Callable[[], float], room: Room
-    ) -> None:
-        self._fleet: Final = fleet
-        self._ring: Final = ring
-        self._clock: Final = clock
-        self._room: Final = room
-        self.encoded: Final = SharedResult(self._write, _FRESH_SECONDS, clock).get
-        """Returns the columns as JSON."""
-
-    async def _write(self) -> msgspec.Raw:
-        rows: list[Sequence[object]] = []
-        now, tallies = self._clock(), self._ring.tallies
-        for at, pod in enumerate(list(self._fleet.pods.values())):
-            view = endpoint_view(pod, tallies, now)
-            room = self._room(pod, now)
-            rounded = None if room is None else round(room, 3)
-            rows.append((*msgspec.structs.astuple(view), rounded))
-            if at % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-        names = (*EndpointView.__struct_fields__, "room")
-        columns = list(zip(*rows, strict=True)) or [()] * len(names)
-        await asyncio.sleep(0)
-        return msgspec.Raw(msgspec.json.encode(dict(zip(names, columns, strict=True))))
+async def fleet_columns(
+    pods: Sequence[Pod], tallies: Mapping[EndpointId, EndpointTally], now: float, room_of: Room
+) -> msgspec.Raw:
+    """Return endpoints as JSON, with a column for each field of their view, and their room."""
+    rows: list[Sequence[object]] = []
+    for at, pod in enumerate(pods):
+        view = endpoint_view(pod, tallies, now)
+        room = room_of(pod, now)
+        rounded = None if room is None else round(room, 3)
+        rows.append((*msgspec.structs.astuple(view), rounded))
+        if at % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+    names = (*EndpointView.__struct_fields__, "room")
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    await asyncio.sleep(0)
+    return msgspec.Raw(msgspec.json.encode(dict(zip(names, columns, strict=True))))
 
 
 async def decision_columns(kept: Sequence[KeptDecision], since: float) -> DecisionColumns:

@@ -11,7 +11,7 @@ import msgspec
 
 from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_number
 from epp.adapters.telemetry.decisions import Reuse
-from epp.app.console.columns import FleetColumns, decision_columns
+from epp.app.console.columns import decision_columns, fleet_columns
 from epp.app.console.picker_parts import PickerParts
 from epp.app.console.prefixes import MAX_DECISIONS, hot_prefixes
 from epp.app.console.views import ConsolePage, Totals
@@ -32,6 +32,8 @@ MAX_RECENT: Final = 200
 _MAX_ENDED: Final = 600
 """Decisions that have ended, on one page: as many as a browser keeps."""
 _MAX_NUMBER: Final = (1 << 63) - 1
+_FRESH_SECONDS: Final = 0.5
+"""The greatest age of the fleet's columns: readers within this time share them."""
 _TREE_SECONDS: Final = 2.0
 """The greatest age of the tree of prefixes: readers within this time share it."""
 _MILLI: Final = 1e3
@@ -55,9 +57,7 @@ class Console:
     def __init__(self, sources: ConsoleSources) -> None:
         self._sources: Final = sources
         self._started: Final = os.urandom(8).hex()
-        self._columns: Final = FleetColumns(
-            sources.fleet, sources.ring, sources.clock, sources.parts.room_used
-        )
+        self._columns: Final = SharedResult(self._write_columns, _FRESH_SECONDS, sources.clock)
         self._tree: Final = SharedResult(self._write_tree, _TREE_SECONDS, sources.clock)
         self.pages: Final[Mapping[bytes, DebugPage]] = {
             **static_pages(),
@@ -71,7 +71,7 @@ class Console:
         limit = whole_number(query, "limit", MAX_RECENT, 1, MAX_RECENT)
         ended_since = whole_number(query, "ended", _MAX_NUMBER, 0, _MAX_NUMBER)
         sources = self._sources
-        endpoints = await self._columns.encoded()
+        endpoints = await self._columns.get()
         ring, now = sources.ring, sources.clock()
         clock_began = sources.time_of_day() - now
         number, at_ms = ring.number, round(_MILLI * (clock_began + now))
@@ -93,6 +93,11 @@ class Console:
                 shadow=sources.parts.shadow_view(),
             )
         )
+
+    async def _write_columns(self) -> msgspec.Raw:
+        sources = self._sources
+        pods, tallies = list(sources.fleet.pods.values()), sources.ring.tallies
+        return await fleet_columns(pods, tallies, sources.clock(), sources.parts.room_used)
 
     def _totals(self) -> Totals:
         tally, reuse = self._sources.ring.total(), self._sources.reuse()
@@ -118,7 +123,7 @@ class Console:
 
 
 def static_pages() -> dict[bytes, DebugPage]:
-    """Return the pages by their paths. What is asked for later is not looked for on a disk."""
+    """Return the pages by their paths. They are read now, so a request reads no file."""
     pages = {}
     for path in sorted(_FOLDER.iterdir()):
         if path.suffix in _TYPES:

@@ -58,15 +58,15 @@ class PickerParts(NamedTuple):
         replicas = self.replicas
         if replicas is None:
             return None
-        reader, transport, compared = replicas.reader, replicas.transport, replicas.copies.compared
+        reader, compared = replicas.reader, replicas.copies.compared
         return ReplicasView(
             warm=replicas.warm,
-            known=transport.known,
-            reached=transport.reached,
+            known=replicas.known,
+            reached=replicas.reached,
             heard=reader.present,
             applied=reader.applied,
             dropped={why.value: times for why, times in reader.dropped.items()},
-            unsent=transport.unsent,
+            unsent=replicas.unsent,
             compared_same=compared[False],
             compared_different=compared[True],
             peers=tuple(

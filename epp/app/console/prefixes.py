@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from epp.app.observing.decision_ring import KeptDecision
+from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.prompts.hashing import BlockHash
 
@@ -58,15 +59,13 @@ class _Prompt(msgspec.Struct, frozen=True):
 
     kept: KeptDecision
     decision: Decision
+    candidate: Candidate
     hashes: Sequence[BlockHash]
 
     def tokens(self, blocks: int) -> int:
-        """Return how many tokens its first blocks have, about."""
-        candidate = self.decision.predicted_for
-        if candidate is None:
-            return 0
-        chain = candidate.chains[0]
-        return round(candidate.prompt_tokens * chain.ends[blocks - 1] / max(1, chain.size))
+        """Return roughly how many tokens its first blocks have."""
+        chain = self.candidate.chains[0]
+        return round(self.candidate.prompt_tokens * chain.ends[blocks - 1] / max(1, chain.size))
 
 
 async def hot_prefixes(kept: Sequence[KeptDecision], now: float) -> HotPrefixes:
@@ -81,7 +80,7 @@ def _prompt(kept: KeptDecision) -> _Prompt | None:
     if decision is None or candidate is None or len(candidate.chains) != 1:
         return None
     hashes = candidate.chains[0].hashes[:_MAX_BLOCKS]
-    return _Prompt(kept, decision, hashes) if len(hashes) else None
+    return _Prompt(kept, decision, candidate, hashes) if len(hashes) else None
 
 
 async def _children(
@@ -120,7 +119,7 @@ async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) ->
 
 
 def _common(one: Sequence[BlockHash], other: Sequence[BlockHash], start: int, end: int) -> int:
-    """Return how many first blocks two prompts share; `start` are known to be, `end` are wanted."""
+    """Return how many leading blocks two prompts share: at least `start`, at most `end`."""
     end = min(end, len(other))
     if one[start:end] == other[start:end]:
         return end

@@ -19,21 +19,21 @@ class DecisionColumns(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: tuple[str, ...]
     """Where the requests were sent."""
     prompt_tokens: tuple[int, ...]
-    """As estimated; as the server counted them once it has."""
+    """The lengths of the prompts: estimated, then as the server counted them."""
     predicted_cached: tuple[int, ...]
-    """Prompt tokens that were predicted to be cached there."""
+    """Prompt tokens that were predicted to be cached at that endpoint."""
     cached: tuple[int | None, ...]
-    """Cached tokens as the engine reported them."""
+    """Cached prompt tokens, as the engine reported them."""
     predicted_ttft_ms: tuple[float | None, ...]
-    """The predicted time to the first token."""
+    """The predicted times to the first token."""
     ttft_ms: tuple[float | None, ...]
-    """From a request's first bytes to the first ones of a streamed response."""
+    """From a request's first bytes to its streamed response's first ones."""
     duration_ms: tuple[float | None, ...]
-    """From a request's first bytes to the response's last."""
+    """From a request's first bytes to its response's last ones."""
     status: tuple[int | None, ...]
-    """HTTP statuses."""
+    """The HTTP statuses of the responses."""
     outcome: tuple[str | None, ...]
-    """None while a request runs."""
+    """How the requests ended; None while one runs."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,21 +42,21 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     responses: int
     """Responses that reported usage and cached tokens."""
     prompt: int
-    """Tokens of their prompts."""
+    """Prompt tokens of these responses."""
     cached: int
-    """Those that the engines had cached."""
+    """Prompt tokens that the engines reported as cached."""
     predicted: int
-    """Those that were predicted to be."""
+    """Prompt tokens that were predicted to be cached."""
     error: int
-    """The differences of the two, added up."""
+    """The differences between `cached` and `predicted`, added up."""
     reuse_prompt: int
-    """Tokens of the prompts whose reuse is counted; fewer after a series was forgotten."""
+    """Tokens of prompts whose reuse is counted; falls if a series is forgotten."""
     available: int
-    """Cached at the endpoint that had most of a prompt, as predicted."""
+    """Predicted cached tokens at the endpoints that had most of each prompt."""
     captured: int
-    """Cached at the endpoint that was picked, as predicted."""
+    """Predicted cached tokens at the endpoints that were picked."""
     delivered: int
-    """Cached there, as reported."""
+    """Reported cached tokens at the endpoints that were picked."""
 
 
 class BandView(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +71,15 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that wait in the picker."""
 
     holds: bool
-    """Whether requests wait for room; if not, `no_room` still counts those that would."""
+    """Whether requests wait for room; if not, `no_room` counts those that would."""
     gated: bool
-    """Whether they wait for the pool, too."""
+    """Whether requests also wait for the pool as a whole."""
     requests: int
-    """Requests that wait."""
+    """The number of requests that wait."""
     bytes: int
-    """Bytes of their bodies."""
+    """Bytes of the bodies of the waiting requests."""
     prefill_seconds: float
-    """Their prefill, in seconds."""
+    """The predicted prefill of the waiting requests, in seconds."""
     bands: tuple[BandView, ...]
     """Each priority that had requests, the highest first."""
     no_room: dict[str, int]
@@ -89,7 +89,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     waited: int
     """Requests that waited and were sent."""
     waited_seconds: float
-    """How long these waited, added up."""
+    """Seconds that the requests in `waited` waited, added up."""
     memory_share: float
     """The share of a cache that requests and their predicted output may take."""
 
@@ -100,7 +100,7 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     present: bool
     settled: bool
-    """Whether it knows the same about caches as the others."""
+    """Whether it knows the same about caches as the other replicas."""
     silent_seconds: float
     missing: int
     """Messages from it that did not arrive."""
@@ -114,46 +114,46 @@ class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool
     """Whether this picker has caught up with the others."""
     known: int
-    """By their addresses."""
+    """Replicas whose addresses are known."""
     reached: int
-    """Those that could be sent to, lately."""
+    """Replicas that could be sent to lately."""
     heard: int
-    """Those that sent a message lately."""
+    """Replicas that sent a message lately."""
     applied: int
-    """Facts of others that were applied."""
+    """Facts from other replicas that were applied."""
     dropped: dict[str, int]
-    """Messages of others that were not used, by reason."""
+    """Messages from other replicas that were not used, by reason."""
     unsent: int
-    """Messages that another replica had no room for, or was not there for."""
+    """Messages lost because another replica had no room for them, or was gone."""
     compared_same: int
-    """Caches that were compared with another replica's model, and were the same."""
+    """Caches that were the same as in another replica's model when compared."""
     compared_different: int
-    """Caches that were compared and were different."""
+    """Caches that differed from another replica's model when compared."""
     peers: tuple[PeerView, ...]
-    """Each of them."""
+    """One entry for each other replica."""
 
 
 class ShadowView(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of a second configuration with the live one, so far."""
 
     policy: str
-    """Its name."""
+    """The name of the second configuration."""
     agreed: int
-    """Decisions for the same endpoint as the live one's."""
+    """Decisions in which both chose the same endpoint."""
     differed: int
-    """Decisions for another endpoint."""
+    """Decisions in which the two chose different endpoints."""
     refused: int
-    """Requests that it would have refused."""
+    """Requests that the second configuration would have refused."""
     failed: int
-    """Decisions in which it raised an error."""
+    """Decisions in which the second one raised an error."""
     live_ttft_seconds: float
-    """Predicted seconds to the first token of all decisions of both, added up."""
+    """Predicted TTFT of the live decisions where both decided, in seconds, added up."""
     shadow_ttft_seconds: float
-    """The same as the shadow predicts them for its own decisions."""
+    """Predicted TTFT of the shadow's decisions, in seconds, added up."""
     live_cached_tokens: int
     """Predicted cached tokens of the live decisions, added up."""
     shadow_cached_tokens: int
-    """The same of the shadow's."""
+    """Predicted cached tokens of the shadow's decisions, added up."""
 
 
 class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,11 +162,11 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     """The pool's name."""
     started: str
-    """Differs after a restart of the picker: all counts then start from 0."""
+    """Identifies the picker's start: after a restart it differs, and all counts start from 0."""
     at_ms: int
     """The time of day, in ms since 1970; a reader passes it back to get what ended since then."""
     decisions: int
-    """How many were made so far."""
+    """How many decisions were made so far."""
     endpoints: msgspec.Raw
     """The fields of `EndpointView`, and `room`, as columns.
 
@@ -176,7 +176,7 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     recent: DecisionColumns
     """The latest decisions."""
     ended: DecisionColumns
-    """Those that have ended since the reader's last page. Each worker numbers its own decisions."""
+    """Decisions that ended since the reader's last page; each worker numbers its own."""
     waiting: WaitingView
     """The requests that wait in the picker."""
     replicas: ReplicasView | None

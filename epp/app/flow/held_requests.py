@@ -57,9 +57,6 @@ class HeldRequests:
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._pending)
-
     def hold(self, held: HeldRequest) -> PendingDecision:
         """Return the pending decision on a request that waits, which is made when it is sent."""
         pending = PendingDecision()

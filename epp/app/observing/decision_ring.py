@@ -40,7 +40,7 @@ class Ending(NamedTuple):
     """How a request ended. Times are in seconds of the picker's clock."""
 
     outcome: Outcome | None
-    """None if it is not known."""
+    """How it ended; None if that is not known."""
     status: int | None
     """The HTTP status; None if there was none."""
     received_at: float
@@ -48,17 +48,17 @@ class Ending(NamedTuple):
     first_byte_at: float | None
     """When the response began; None if it did not."""
     finished_at: float | None
-    """When it ended; None if it did not."""
+    """When the request ended; None if it did not."""
     streaming: bool
     """Whether the response is streamed."""
     usage: Usage | None
     """The tokens that the model server reported; None if it did not."""
     served: Target | None
-    """Where it was served, as the proxy reported; None if it did not."""
+    """The target that served it, as the proxy reported; None if it did not report one."""
     failure: Failure | None
     """How the endpoint failed; None if it did not."""
     error: RequestError | None
-    """Why the picker refused it; None if it did not."""
+    """Why the picker refused the request; None if it did not."""
 
 
 class Outline(NamedTuple):
@@ -150,7 +150,7 @@ class EndpointTally:
         self.absolute_error = 0
 
     def add(self, other: "EndpointTally") -> None:
-        """Add another one up."""
+        """Add the sums of another one."""
         self.requests += other.requests
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens

@@ -1,4 +1,4 @@
-"""The models of all endpoints in one list: what `GET /v1/models` is answered with."""
+"""The models of all endpoints in one list, with which `GET /v1/models` is answered."""
 
 from collections.abc import Callable
 from itertools import groupby, islice
@@ -23,8 +23,8 @@ _CARD: Final = 64
 class ServedModels:
     """Lists the models of a fleet's endpoints. `created` is a Unix time, in seconds.
 
-    While models are listed, the list is made at most once a second. It has a bound: endpoints may
-    list any names, and change them as often as they are asked.
+    The list is made at most once a second. Its length is bounded, because endpoints may list any
+    names, and change them at each poll.
     """
 
     def __init__(self, fleet: Fleet, created: int, clock: Callable[[], float]) -> None:

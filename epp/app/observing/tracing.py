@@ -1,8 +1,8 @@
 """Tracing as an observer of requests: samples them, and propagates the trace to model servers.
 
-Whether a request is sampled is decided with the pick, so that the model server receives it with the
-request; its spans are made from its record at its end. If it is not sampled it costs the reading
-and the writing of the headers.
+Whether a request is sampled is decided with the pick, so that the model server learns it with the
+request. The spans are made from the request's record when it has ended. A request that is not
+sampled costs only the reading and writing of the headers.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class Tracing:
         return ((TRACEPARENT, traceparent(parent.trace_id, span_id, flags)),)
 
     def ended(self, record: RequestRecord) -> None:
-        """Export an ended request; one that was rejected after it was read is sampled now."""
+        """Export an ended request; one that was rejected after it was read is sampled only now."""
         if record.span is None:
             if record.decision is not None or record.request is None:
                 return

@@ -14,27 +14,27 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request ended; unknown fields are left out. Times are in milliseconds."""
 
     outcome: str = ""
-    """How it ended."""
+    """How the request ended."""
     status: int | None = None
     """The HTTP status."""
     served: str | None = None
     """The target that served it, as the proxy reported."""
     sent_after_ms: float | None = None
-    """From the request's first bytes to its decision: its body, its tokens, waiting for room."""
+    """From the request's first bytes to its decision: reading, tokenizing, waiting for room."""
     ttft_ms: float | None = None
-    """From the request's first bytes to the first ones of a streamed response."""
+    """From the request's first bytes to the first bytes of a streamed response."""
     duration_ms: float | None = None
-    """From the request's first bytes to the response's last."""
+    """From the request's first bytes to the last bytes of the response."""
     prompt_tokens: int | None = None
     """The prompt's length, as the model server reported it."""
     cached_tokens: int | None = None
     """The part of the prompt that the model server had cached."""
     completion_tokens: int | None = None
-    """Generated tokens."""
+    """The generated tokens, as the model server reported them."""
     failure: str | None = None
     """How the endpoint failed the request."""
     error: str | None = None
-    """Why the picker gave it up."""
+    """Why the picker gave up the request."""
 
 
 class RecordedPick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,7 +42,7 @@ class RecordedPick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     endpoint: str
     prefill: str = ""
-    """The endpoint that computed the prompt, if that was another one."""
+    """The endpoint that computed the prompt, if it was another endpoint."""
     cached_tokens: int | None = None
     ttft_ms: float | None = None
 
@@ -55,19 +55,19 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     request: str
     """The picker's id of the request, as in logs, spans and recordings."""
     client_id: str = ""
-    """Its `x-request-id`."""
+    """The client's `x-request-id`."""
     model: str = ""
-    """The model that was asked of the server: the client's, or what it was rewritten to."""
+    """The model in the request to the server: the client's, or the one that replaced it."""
     at: str = ""
     """When it was decided on (ISO 8601, UTC)."""
     profiles: tuple[Explanation, ...] = ()
     """The profiles that decided; the last one chose where it went."""
     ending: EndingView | None = None
-    """None while it runs."""
+    """How the request ended; None while it runs."""
     recorded: RecordedPick | None = None
-    """Only with a recording, where `profiles` are reconstructed: where the request really went."""
+    """With a recording, from which `profiles` are reconstructed: where the request really went."""
     refused: str = ""
-    """With a recording: why the configuration that explains it refuses it."""
+    """With a recording: why the configuration that explains the request refuses it."""
 
 
 class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def decision_view(
 
 
 def ending_view(ending: Ending, decided_at: float) -> EndingView:
-    """Return the view of how a request ended that was decided on at a time."""
+    """Return the view of how a request ended, given when it was decided on."""
     usage = ending.usage
     first = ending.first_byte_at if ending.streaming else None
     return EndingView(

@@ -25,7 +25,7 @@ from epp.model.kv_changes import CacheCleared, CacheCopied
 from epp.model.learning.stored_responses import MOST, StoredState
 from epp.model.pods.pod import Pod
 from epp.model.prompts.hashing import BlockHash
-from epp.protocol.replicas.chains import read_words, written_words
+from epp.protocol.replicas.chains import read_sizes, read_words, written_sizes, written_words
 from epp.protocol.replicas.digests import (
     BUCKETS,
     cache_epoch,
@@ -64,7 +64,6 @@ _ROOM_SECONDS: Final = 1.0
 """How long a long answer waits for room,"""
 _LOOK_SECONDS: Final = 0.01
 """and how often it checks for room."""
-_SIZE_BYTES: Final = 4
 
 SnapshotPart = LearnedReply | StoredReply | ContentsReply
 """A part of a snapshot: first what was learned, then stored responses, then each cache."""
@@ -110,7 +109,7 @@ class CacheCopies:
         return not self._waiting.empty()
 
     def take(self, sender: int, fact: CopyFact) -> None:
-        """Keep a fact for `run`; one for which there is no room is made good by a later digest."""
+        """Keep a fact for `run`; if there is no room for it, a later digest makes up for it."""
         if not self._waiting.full():
             self._waiting.put_nowait((sender, fact))
 
@@ -132,7 +131,7 @@ class CacheCopies:
             case BucketsReply():
                 await self._apply_buckets(sender, fact)
             case SnapshotQuery():
-                await self._send_snapshot(sender)
+                await self._send_snapshot(sender, fact)
             case _:
                 self._on_snapshot(sender, fact)
 
@@ -146,7 +145,7 @@ class CacheCopies:
         """Send the digests of the endpoints that this replica owns, once."""
         self._forget()
         facts: list[AnyFact] = []
-        for pod in [each for each in self._own() if each.scheduler.mirror is None]:
+        for pod in list(self._own()):
             sums = await asyncio.to_thread(digest, pod.scheduler.cache.hashes())
             facts.append(DigestFact(pod.endpoint.id, epoch_now(pod), sums))
             if len(facts) >= _DIGESTS_AT_ONCE:
@@ -175,7 +174,7 @@ class CacheCopies:
             if others:
                 return
             others = [each.number for each in peers if each.present and each.settled]
-        for pod in list(self._fleet.pods.values()):
+        for pod in unmirrored(self._fleet):
             if owner_of(pod.endpoint.id, [self._writer.own, *others]) == self._writer.own:
                 yield pod
 
@@ -267,7 +266,7 @@ class CacheCopies:
         full = self._fleet.full
         if fact.added:
             gone = array("Q")
-        elif full:
+        if full:
             some = min(len(come), len(gone))
             come, tokens, gone = come[:some], tokens[:some], gone[:some]
         for copied in _pieces(pod.endpoint.id, come, tokens, gone):
@@ -282,12 +281,12 @@ class CacheCopies:
 
     # Snapshots.
 
-    async def _send_snapshot(self, sender: int) -> None:
-        if not self._writer.settled:
+    async def _send_snapshot(self, sender: int, fact: SnapshotQuery) -> None:
+        if not (self._writer.settled or (fact.unsettled and self._writer.warm)):
             self._answer(sender, [NoSnapshot()])
             return
         pods = unmirrored(self._fleet)
-        async for part in snapshot(self._fleet, pods):
+        async for part in snapshot(self._fleet, pods, settled=self._writer.settled):
             if not await self._answer_in_time(sender, part):  # all or nothing
                 return
         if not pods:
@@ -299,7 +298,7 @@ def _pieces(
 ) -> Iterator[CacheCopied]:
     """Yield changes a few at a time; added blocks come in the order in which they are evicted.
 
-    With each go those in whose place they are: what is asked meanwhile finds the cache as full.
+    Each step also drops the blocks that it replaces, so the cache is never fuller than before.
     """
     for done in range(0, max(len(come), len(gone)), _AT_ONCE):
         end = max(0, len(come) - done)
@@ -313,10 +312,13 @@ def unmirrored(fleet: Fleet) -> Sequence[Pod]:
     return [each for each in fleet.pods.values() if each.scheduler.mirror is None]
 
 
-async def snapshot(fleet: Fleet, pods: Sequence[Pod]) -> AsyncIterator[SnapshotPart]:
+async def snapshot(
+    fleet: Fleet, pods: Sequence[Pod], *, settled: bool = True
+) -> AsyncIterator[SnapshotPart]:
     """Yield what was learned, the stored responses, and what the caches of these pods hold."""
     state = fleet.pods.learned(fleet.output_lengths)
-    yield LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
+    learned = state.classes, state.endpoints, state.responses, state.ttft_share
+    yield LearnedReply(*learned, settled)
     stored = fleet.responses.state()
     if stored:
         yield await asyncio.to_thread(_stored_reply, stored)
@@ -333,7 +335,7 @@ def _stored_reply(stored: Sequence[StoredState]) -> StoredReply:
 
 
 def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
-    """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
+    """Return the contents of an endpoint's cache, as a part of a snapshot of `total` endpoints."""
     cache = pod.scheduler.cache
     hashes, sizes = cache.contents()
     written = written_words(hashes), written_sizes(sizes)
@@ -355,7 +357,7 @@ def stored_from(fact: StoredReply) -> ResponsesCopied:
 
 
 def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
-    """Return what a cache holds as an event; None if it is about another start of the engine.
+    """Return a cache's contents as an event; None if they are of another start of the engine.
 
     Raises `ValueError` for contents that cannot be true.
     """
@@ -380,15 +382,3 @@ def _read_blocks(fact: ContentsReply | BucketsReply) -> "tuple[array[int], array
 
 def _named(hashes: "array[int]") -> Sequence[BlockHash]:
     return hashes  # type: ignore[return-value]  # the same integers
-
-
-def written_sizes(sizes: Sequence[int]) -> bytes:
-    """Return sizes of blocks in tokens, 4 bytes each, little-endian."""
-    return array("I", sizes).tobytes()
-
-
-def read_sizes(data: bytes) -> "array[int]":
-    """Read sizes of blocks. Raises `ValueError` for a part of one."""
-    if len(data) % _SIZE_BYTES:
-        raise ValueError("a size has 4 bytes")
-    return array("Q", array("I", data))

@@ -9,7 +9,6 @@ import msgspec
 
 from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, derive_keys, mark_of
-from epp.adapters.replicas.transport import Reply
 from epp.errors import ConfigError
 from epp.protocol.replicas.chains import read_words
 from epp.protocol.replicas.digests import MAX_DIFFERENT, MIN_DIFFERENT
@@ -22,6 +21,7 @@ from epp.protocol.replicas.facts import (
     NoSnapshot,
     SnapshotQuery,
 )
+from epp.protocol.replicas.messages import Reply
 
 _HERE = "127.0.0.1"
 _LOOK_SECONDS = 0.02
@@ -77,7 +77,7 @@ class _Dump:
                 self.done.set()
 
     async def read(self, seconds: float) -> dict[str, ContentsReply]:
-        """Return what the replica holds.
+        """Return the caches as the replica believes them to be.
 
         Raises `ConfigError` if it does not answer in time, or has just started.
         """
@@ -117,7 +117,7 @@ async def diff(
 
 
 def compare(name: str, first: ContentsReply | None, second: ContentsReply | None) -> CacheDiff:
-    """Compare what two replicas hold of an endpoint; None: the replica does not know it."""
+    """Compare what two replicas hold of an endpoint; None for a replica that does not know it."""
     one = set(read_words(first.hashes)) if first is not None else set[int]()
     other = set(read_words(second.hashes)) if second is not None else set[int]()
     epochs = {each.epoch for each in (first, second) if each is not None}

@@ -5,11 +5,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from epp.adapters.replicas.mesh import ReplicaMesh
-from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
-from epp.adapters.replicas.transport import THIS_IS_YOU, Reply, Store, Transport, Transports
+from epp.adapters.replicas.settings import Keys, ReplicaSettings, derive_keys, mark_of
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
@@ -29,8 +28,11 @@ from epp.policy.plugins import Unseen
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import SHARED_EVENTS, FactWriter
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotQuery
-from epp.protocol.replicas.messages import Dropped, sender_of
+from epp.protocol.replicas.messages import THIS_IS_YOU, Dropped, Reply, sender_of
 from epp.system.logs import Log
+
+if TYPE_CHECKING:  # it needs an extra, `warmpick[redis]`
+    from epp.adapters.replicas.streams import RedisStreams
 
 _log = Log(__name__)
 
@@ -60,7 +62,8 @@ class Replicas:
     `pool` is the pool's name: messages of other pools are dropped, even with the same secret. In
     a Redis server, `namespace` distinguishes pools of the same name. `became_warm` is called once
     it is `warm`: it knows what the others know, or has given up asking. An error in handling a
-    message goes to `on_fault`, and the next message is handled.
+    message goes to `on_fault`, and the next message is handled. `reached` is the number of replicas
+    that the last heartbeat could be sent to.
     """
 
     def __init__(  # noqa: PLR0913 (what it joins)
@@ -84,14 +87,15 @@ class Replicas:
         lookups = fleet.pods.endpoint, self._admission
         self._writer: Final = FactWriter(mark, own, *lookups, self._flush_soon)
         self.reader: Final = FactReader(self._writer)
-        self._store: Store | None = None
-        self.transport: Final = self._transport_of(secret, f"{namespace}/{pool}", bind_address)
-        facts = self._writer, self.reader
-        self._keeper: Final = Keeper(self._store, fleet, facts, mark, clock)
+        self.mesh: Final = self._mesh_of(derive_keys(secret), bind_address)
+        self.streams: Final = self._streams_of(secret, f"{namespace}/{pool}")
+        self._transports: Final = [each for each in (self.mesh, self.streams) if each is not None]
+        store = None if self.streams is None else self.streams.store
+        self._keeper: Final = Keeper(store, fleet, self._writer, self.reader, clock)
         self._boot: Final = WarmBoot(
             fleet,
             self.reader,
-            lambda number: self._answer(number, [SnapshotQuery()]),
+            lambda number: self._answer(number, [SnapshotQuery(unsettled=True)]),
             self._apply,
             settings.warm_limit,
             self._keeper.kept,
@@ -113,27 +117,38 @@ class Replicas:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._line: SharedLine | None = None
         self._full_at = -inf
-        self._reached = 0
-        self._alone_since: float | None = None
+        self.reached = 0
+        self._alone_since = inf
         self._logged_alone: bool | None = None  # neither was logged yet
         self._logged_drops: set[Dropped] = set()
         fleet.subscribe(SHARED_EVENTS, self._writer.note, _NAME)
 
-    def _transport_of(self, secret: bytes, pool: str, bind_address: str) -> Transport:
-        """Return the transport to the others: to their ports, or through a server."""
-        settings, keys = self._settings, derive_keys(secret)
-        parts: list[Transport] = []
-        if settings.redis is None or settings.siblings is not None:
-            stranger = partial(self._drop, Dropped.STRANGER)
-            far, near = self._receive_far, self._receive_near
-            parts.append(ReplicaMesh(settings, keys, bind_address, far, stranger, near=near))
-        if settings.redis is not None:
-            from epp.adapters.replicas.streams import RedisStreams  # noqa: PLC0415 (an extra)
+    def _mesh_of(self, keys: Keys, bind_address: str) -> ReplicaMesh | None:
+        """Return what sends to the others' ports and to other workers; None if a server does."""
+        settings = self._settings
+        if settings.redis is not None and settings.siblings is None:
+            return None
+        stranger = partial(self._drop, Dropped.STRANGER)
+        far, near = self._receive_far, self._receive_near
+        return ReplicaMesh(settings, keys, bind_address, far, stranger, near=near)
 
-            streams = RedisStreams(settings.redis, secret, pool, self._receive_far, self._drop)
-            self._store = streams.store
-            parts.append(streams)
-        return parts[0] if len(parts) == 1 else Transports(parts)
+    def _streams_of(self, secret: bytes, pool: str) -> "RedisStreams | None":
+        """Return the transport through a server; None without one."""
+        if self._settings.redis is None:
+            return None
+        from epp.adapters.replicas.streams import RedisStreams  # noqa: PLC0415 (an extra)
+
+        return RedisStreams(self._settings.redis, secret, pool, self._receive_far, self._drop)
+
+    @property
+    def known(self) -> int:
+        """How many other replicas are known; one that two transports know counts twice."""
+        return sum([each.known for each in self._transports])
+
+    @property
+    def unsent(self) -> int:
+        """How many messages were dropped."""
+        return sum([each.unsent for each in self._transports])
 
     @property
     def warm(self) -> bool:
@@ -167,16 +182,20 @@ class Replicas:
 
     def _flush(self) -> None:
         """Send the facts that were noted."""
-        if not self._reached:
+        if not self.reached:
             self._writer.skip()
             return
         for message in self._writer.messages():
-            self.transport.send(message)
+            self._send(message)
+
+    def _send(self, message: bytes) -> int:
+        """Send a message to all others; return how many it could be sent to."""
+        return sum([each.send(message) for each in self._transports])
 
     def _send_to_all(self, facts: Sequence[AnyFact]) -> None:
-        if self._reached:
+        if self.reached:
             self._flush()
-            self.transport.send(self._writer.to_all(facts, self._clock()))
+            self._send(self._writer.to_all(facts, self._clock()))
 
     def _admission(self, request: RequestId) -> Admitted | None:
         found = self._fleet.in_flight.get(request)
@@ -253,33 +272,40 @@ class Replicas:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.transport.open()
-        if self.transport.port:
-            _log.info("replicas.listening", port=self.transport.port)
+        self._alone_since = self._clock()
+        if self.mesh is not None:
+            self.mesh.open()
+            if self.mesh.port:
+                _log.info("replicas.listening", port=self.mesh.port)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.transport.run(), name="replicas: addresses")
+            for each in self._transports:
+                tasks.create_task(each.run(), name=f"replicas: {type(each).__name__}")
             tasks.create_task(self.copies.run(), name="replicas: copies")
             tasks.create_task(self.copies.send_digests(), name="replicas: digests")
             tasks.create_task(self._keeper.run(), name="replicas: what is kept")
             tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
                 self._heartbeat()
-                calm = self._reached and self.warm
+                calm = self.reached and self.warm
                 await asyncio.sleep(_HEARTBEAT_SECONDS if calm else _LOOKING_SECONDS)
 
     async def _warm_up(self) -> None:
-        """Warm up once; a replica that could not counts as warm, but does not warm others yet."""
+        """Warm up once; a replica that could not counts as warm, but owns no endpoint yet."""
         if self._writer.settled:
             return
-        await self.transport.tried()
+        if self.streams is not None:
+            await self.streams.tried()
         settled = not self.warm and await self._boot.run()
+        for each in () if settled else self.reader.peers.values():
+            each.losses += 1  # it may have told others what is not known here
+        self._writer.warm = True
         self._warmed.set()
         self._became_warm()
-        if self._store is not None and not self._reached:  # no replica could be asked
+        if self.streams is not None and not self.reached:  # no replica could be asked
             settled = False
-            while not self._reached:  # noqa: ASYNC110 (set by a heartbeat, each second)
+            while not self.reached:  # noqa: ASYNC110 (set by a heartbeat, each second)
                 await asyncio.sleep(_HEARTBEAT_SECONDS)
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)
@@ -291,11 +317,9 @@ class Replicas:
             self._full_at = now
         self._writer.full = now < self._full_at + _UNSETTLED_SECONDS
         self._flush()
-        self.transport.reached = self._reached = self.transport.send(
-            self._writer.to_all([self._writer.heartbeat(now)], now)
-        )
-        if self.reader.present > self.transport.known:
-            self.transport.look_up_soon()
+        self.reached = self._send(self._writer.to_all([self._writer.heartbeat(now)], now))
+        if self.mesh is not None and self.reader.present > self.known:
+            self.mesh.look_up_soon()
         self._apply_at(self.reader.lapse(now), now)
         for gone in self._replies.keys() - self.reader.peers.keys():
             del self._replies[gone]
@@ -313,20 +337,16 @@ class Replicas:
                 _log.info("replicas.heard", replicas=self.reader.present)
             self._logged_alone, self._alone_since = False, now
             return
-        if self._alone_since is None:
-            self._alone_since = now
         if not self._logged_alone and now - self._alone_since >= self._settings.alone:
             self._logged_alone = True
-            _log.warning(
-                "replicas.alone", known=self.transport.known, goes_on="with what it sees itself"
-            )
+            _log.warning("replicas.alone", known=self.known, goes_on="with what it sees itself")
 
     async def _stop(self) -> None:
         await self._keeper.keep_last()
         self._flush()
-        self.transport.send(self._writer.to_all([LeavingFact()], self._clock()))
-        await self.transport.stop()
+        self._send(self._writer.to_all([LeavingFact()], self._clock()))
+        await asyncio.gather(*(each.stop() for each in self._transports))
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
-        return families(self.transport, self._writer, self.reader, self.copies, self._lags)
+        return families(self, self._writer, self._lags)

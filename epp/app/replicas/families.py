@@ -1,15 +1,15 @@
 """The metric families of the exchange with other replicas."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from epp.adapters.replicas.transport import Transport
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge, histogram
-from epp.app.replicas.copies import CacheCopies
-from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.messages import Dropped
+
+if TYPE_CHECKING:  # it imports this module
+    from epp.app.replicas.exchange import Replicas
 
 KNOWN: Final = gauge(
     "warmpick_replicas_known",
@@ -57,19 +57,14 @@ LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 """Bounds of the lag's histogram, in seconds."""
 
 
-def families(
-    transport: Transport,
-    writer: FactWriter,
-    reader: FactReader,
-    copies: CacheCopies,
-    lags: Histogram,
-) -> Iterator[FamilyText]:
-    """Yield the families of one replica."""
-    yield from expose(KNOWN, [((), transport.known)])
-    yield from expose(REACHED, [((), transport.reached)])
+def families(replicas: "Replicas", writer: FactWriter, lags: Histogram) -> Iterator[FamilyText]:
+    """Yield the families of one replica, which `writer` writes for."""
+    reader, copies = replicas.reader, replicas.copies
+    yield from expose(KNOWN, [((), replicas.known)])
+    yield from expose(REACHED, [((), replicas.reached)])
     yield from expose(HEARD, [((), reader.present)])
     yield from expose(SENT, [((), writer.written)])
-    yield from expose(UNSENT, [((), transport.unsent)])
+    yield from expose(UNSENT, [((), replicas.unsent)])
     yield from expose(APPLIED, [((), reader.applied)])
     yield from expose(DROPPED, [((why.value,), reader.dropped[why]) for why in Dropped])
     yield from expose(MISSING, [((), sum(each.missing for each in reader.peers.values()))])

@@ -6,14 +6,17 @@ finds no other one reads it, as it would the snapshot of another replica.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from epp.adapters.replicas.transport import Store
 from epp.app.replicas.copies import SnapshotPart, snapshot, unmirrored
 from epp.model.fleet import Fleet
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.messages import Dropped, Rejected, read_facts, read_message
+
+if TYPE_CHECKING:  # it needs an extra, `warmpick[redis]`
+    from epp.adapters.replicas.redis_store import RedisStore
 
 KEEP_SECONDS: Final = 60.0
 """How often it is written."""
@@ -22,23 +25,20 @@ _STOP_SECONDS: Final = 2.0
 
 
 class Keeper:
-    """Writes it to a store, and reads it; without one it does nothing.
-
-    `facts` is the replica's writer and reader of them, `mark` that of its pool.
-    """
+    """Writes it to a store, and reads it; without one it does nothing."""
 
     def __init__(
         self,
-        store: Store | None,
+        store: "RedisStore | None",
         fleet: Fleet,
-        facts: tuple[FactWriter, FactReader],
-        mark: bytes,
+        writer: FactWriter,
+        reader: FactReader,
         clock: Callable[[], float],
     ) -> None:
         self._store: Final = store
         self._fleet: Final = fleet
-        self._writer, self._reader = facts
-        self._mark: Final = mark
+        self._writer: Final = writer
+        self._reader: Final = reader
         self._clock: Final = clock
 
     async def run(self) -> None:
@@ -60,20 +60,17 @@ class Keeper:
 
     async def keep_last(self) -> None:
         """Write it as this replica stops, if it is the last one."""
-        if self._reader.present:
-            return
-        try:
-            async with asyncio.timeout(_STOP_SECONDS):
-                await self.keep()
-        except TimeoutError:
-            return
+        if not self._reader.present:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await self.keep()
 
     async def _parts(self) -> AsyncIterator[bytes]:
         async for part in snapshot(self._fleet, unmirrored(self._fleet)):
             yield self._writer.to_one([part], self._clock())
 
     async def kept(self) -> Sequence[SnapshotPart]:
-        """Return what was written; nothing if it is not whole, or not of this pool."""
+        """Return the kept snapshot; nothing if it is not whole, or not of this pool."""
         parts = [] if self._store is None else await self._store.kept()
         try:
             return [fact for part in parts for fact in self._read(part)]
@@ -83,7 +80,7 @@ class Keeper:
 
     def _read(self, part: bytes) -> list[SnapshotPart]:
         message = read_message(part)
-        if message.pool != self._mark:
+        if message.pool != self._writer.pool:
             raise Rejected(Dropped.POOL)
         facts, _ = read_facts(message)
         return [each for each in facts if isinstance(each, SnapshotPart)]

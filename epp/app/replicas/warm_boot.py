@@ -6,9 +6,10 @@ learns from the digests of the others what the caches hold.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
+
+from msgspec.structs import astuple
 
 from epp.app.replicas.copies import SnapshotFact, SnapshotPart, copied_from, epoch_now, stored_from
 from epp.model.endpoint import EndpointId
@@ -68,20 +69,18 @@ class WarmBoot:
             return
         if isinstance(fact, NoSnapshot):
             answered.set_result(False)
-            return
-        if isinstance(fact, LearnedReply):
+        elif isinstance(fact, LearnedReply):
             self._learned = fact
-            return
-        if isinstance(fact, StoredReply):
+        elif isinstance(fact, StoredReply):
             self._stored = stored_from(fact)
-            return
-        expected = self._left if self._parts else fact.endpoints or fact.left + 1
-        self._left = fact.left
-        self._parts[fact.endpoint] = fact
-        if expected != fact.left + 1:
-            answered.set_exception(ValueError("a part is missing"))
-        elif not fact.left:
-            answered.set_result(True)
+        else:
+            expected = self._left if self._parts else fact.endpoints or fact.left + 1
+            self._left = fact.left
+            self._parts[fact.endpoint] = fact
+            if expected != fact.left + 1:
+                answered.set_exception(ValueError("a part is missing"))
+            elif not fact.left:
+                answered.set_result(True)
 
     async def run(self) -> bool:
         """Warm up; return whether this replica now knows what the others know.
@@ -111,7 +110,7 @@ class WarmBoot:
         finally:
             self._answered, self._parts = None, {}
         if self._learned is not None:
-            self._apply([_learned_from(self._learned)])
+            self._apply([LearnedCopied(*astuple(self._learned)[:-1])])
             self._apply(() if self._stored is None else [self._stored])
         elif not copied:
             _log.info("replicas.first", heard=self._reader.present)
@@ -122,33 +121,38 @@ class WarmBoot:
             await asyncio.sleep(0)
         took = round(loop.time() - began, 3)
         _log.info("replicas.warm", seconds=took, blocks=self._fleet.indexed_blocks)
-        return True
+        return self._learned is None or self._learned.settled
 
     async def _snapshot(self, began: float) -> Sequence[CacheCopied] | None:
         """Return the whole snapshot of another replica; None if none has caches."""
         asked, without = set[int](), set[int]()
         loop = asyncio.get_running_loop()
         while True:
-            peer = self._next_peer(asked, patient=loop.time() - began < _ALL_SECONDS)
+            spent = loop.time() - began
+            first = spent >= _FIRST_SECONDS and not self._may_come(without)
+            unsettled = first and self._learned is None
+            peer = self._next_peer(asked, patient=spent < _ALL_SECONDS, unsettled=unsettled)
             if peer is not None:
                 asked.add(peer.number)
-                with suppress(ValueError):
+                try:
                     copied = await self._pull(peer)
-                    if copied is not None:
-                        return copied
-                    without.add(peer.number)
-            elif loop.time() - began >= _FIRST_SECONDS and not self._may_come(without):
+                except ValueError:
+                    self._learned = self._stored = None
+                    continue
+                if copied is not None:
+                    return copied
+                without.add(peer.number)
+            elif first:
                 return None
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _from_store(self) -> Sequence[CacheCopied]:
-        """Return what earlier replicas kept in the store."""
+        """Return the snapshot that earlier replicas kept in the store."""
         kept = await self._kept()
         self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsReply)}
-        await self._endpoints_known()
         try:
-            copied = list(self._copied())
+            copied = await self._contents()
             stored = [stored_from(each) for each in kept if isinstance(each, StoredReply)]
         except ValueError:
             return ()
@@ -157,17 +161,17 @@ class WarmBoot:
             self._learned, self._stored = learned[0], next(iter(stored), None)
         return copied
 
-    def _next_peer(self, asked: set[int], *, patient: bool) -> Peer | None:
+    def _next_peer(self, asked: set[int], *, patient: bool, unsettled: bool) -> Peer | None:
         """Return the next peer to ask: one whose broadcasts arrive, so that nothing is missed.
 
         With `patient` the broadcasts of all peers must arrive first. Peers whose memory is full
         come last, as they know less: with such a snapshot, this replica would soon own endpoints
-        that others know better.
+        that others know better. With `unsettled`, peers count that may know less than others did.
         """
         present = [each for each in self._reader.peers.values() if each.present]
         if patient and not all(each.broadcasts_arrive for each in present):
             return None
-        able = [each for each in present if each.settled and each.broadcasts_arrive]
+        able = [each for each in present if each.broadcasts_arrive and (each.settled or unsettled)]
         left = [each for each in able if each.number not in asked]
         return min(left, key=lambda each: each.full, default=None)  # the first of several
 
@@ -193,18 +197,23 @@ class WarmBoot:
             raise ValueError("the peer has left")
         if not answered.result():
             return None
-        await self._endpoints_known()
-        return list(self._copied())
+        return await self._contents()
 
-    async def _endpoints_known(self) -> None:
-        """Wait, not for long, until the endpoints of the snapshot are known here.
+    async def _contents(self) -> list[CacheCopied]:
+        """Return what caches hold by the snapshot, once its endpoints are known here.
 
-        The snapshot may come before endpoints are listed, or before their first pages.
+        It may come before endpoints are listed, or before their first pages, for which this does
+        not wait long. Raises `ValueError` for contents that cannot be true.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + _PAGES_SECONDS
         while self._unlisted() or (self._unread() and loop.time() < end):  # noqa: ASYNC110 (none is set)
             await asyncio.sleep(_LOOK_SECONDS)
+        parts = (
+            (self._fleet.pods.get(EndpointId(name)), fact) for name, fact in self._parts.items()
+        )
+        copied = [copied_from(pod, fact) for pod, fact in parts if pod is not None]
+        return [each for each in copied if each is not None]
 
     def _unlisted(self) -> bool:
         """Whether an endpoint of the snapshot is unknown, but may still be listed."""
@@ -221,14 +230,3 @@ class WarmBoot:
             and epoch_now(pod) != self._parts[pod.endpoint.id].epoch
             for pod in pods
         )
-
-    def _copied(self) -> Iterator[CacheCopied]:
-        for name, fact in self._parts.items():
-            pod = self._fleet.pods.get(EndpointId(name))
-            event = None if pod is None else copied_from(pod, fact)
-            if event is not None:
-                yield event
-
-
-def _learned_from(fact: LearnedReply) -> LearnedCopied:
-    return LearnedCopied(fact.classes, fact.endpoints, fact.responses, fact.ttft_share)

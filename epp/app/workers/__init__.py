@@ -1,1 +1,1 @@
-"""Several processes that serve as one: what starts and follows them, and what each says of all."""
+"""Several processes that serve as one: their supervisor, and pages that show all of them."""

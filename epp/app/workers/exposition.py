@@ -5,6 +5,7 @@ back. `RULES` says how gauges are combined.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import add
 from typing import Final
 
 import msgspec
@@ -25,10 +26,6 @@ _MAX_KEPT: Final = 50_000
 _ADDED_UP: Final = {"counter", "histogram"}
 
 
-def _add(one: float, other: float) -> float:
-    return one + other
-
-
 def _names(rule: Rule, *found: Family) -> Iterator[tuple[str, Rule]]:
     for family in found:
         yield family.name, rule
@@ -37,17 +34,17 @@ def _names(rule: Rule, *found: Family) -> Iterator[tuple[str, Rule]]:
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    **dict(_names(_add, families.RUNNING, families.STREAMS)),
-    **dict(_names(_add, families.IN_FLIGHT_REQUESTS, families.IN_FLIGHT_TOKENS)),
-    **dict(_names(_add, flow_metrics.WAITING, flow_metrics.WAITING_BYTES)),
-    **dict(_names(_add, queue_metrics.SIZE, queue_metrics.BYTES)),
+    **dict(_names(add, families.RUNNING, families.STREAMS)),
+    **dict(_names(add, families.IN_FLIGHT_REQUESTS, families.IN_FLIGHT_TOKENS)),
+    **dict(_names(add, flow_metrics.WAITING, flow_metrics.WAITING_BYTES)),
+    **dict(_names(add, queue_metrics.SIZE, queue_metrics.BYTES)),
     **dict(_names(max, *queue_metrics.USED.values(), *queue_metrics.USED_IN_ALL.values())),
     **dict(_names(max, fleet_log.EJECTED)),
-    **dict(_names(_add, replica_families.MISSING)),
+    **dict(_names(add, replica_families.MISSING)),
     **dict(_names(min, replica_families.KNOWN, replica_families.REACHED, replica_families.HEARD)),
-    "process_virtual_memory_bytes": _add,
-    "process_resident_memory_bytes": _add,
-    "process_open_fds": _add,
+    "process_virtual_memory_bytes": add,
+    "process_resident_memory_bytes": add,
+    "process_open_fds": add,
     "process_max_fds": min,
     "process_start_time_seconds": min,
 }
@@ -95,12 +92,12 @@ def merged(pages: Sequence[Page], *ended: Page) -> Page:
             if before is None:
                 found[name] = FamilySamples(family.kind, family.head, dict(family.samples))
             elif family.kind in _ADDED_UP:
-                _combine(before.samples, family.samples, _add)
+                _combine(before.samples, family.samples, add)
             elif name in RULES:
                 _combine(before.samples, family.samples, RULES[name])
     for name, family in (each for page in ended for each in page.items()):
         before = found.setdefault(name, FamilySamples(family.kind, family.head, {}))
-        _combine(before.samples, family.samples, _add)
+        _combine(before.samples, family.samples, add)
     return found
 
 
@@ -113,9 +110,7 @@ def _combine(into: Samples, more: Samples, rule: Rule) -> None:
 def keep_counts(ended: Page, last: Page) -> None:
     """Add the counts of an ended process, by its last page, to those of earlier ones."""
     room = _MAX_KEPT - sum(len(family.samples) for family in ended.values())
-    for name, family in last.items():
-        if family.kind not in _ADDED_UP:
-            continue
+    for name, family in counts_of(last).items():
         kept = ended.setdefault(name, FamilySamples(family.kind, family.head, {}))
         for series, value in family.samples.items():
             if series in kept.samples:
@@ -126,17 +121,17 @@ def keep_counts(ended: Page, last: Page) -> None:
 
 
 def keep_forgotten(forgotten: Page, last: Page, page: Page) -> None:
-    """Add the counts of a process's last page that are missing in the next, or restarted there."""
+    """Add the counts of a process's last page that the next one lacks, or has started again."""
     for name, family in counts_of(last).items():
         now = page[name].samples if name in page else {}
         gone = {each: value for each, value in family.samples.items() if now.get(each, 0) < value}
         if gone:
             kept = forgotten.setdefault(name, FamilySamples(family.kind, family.head, {}))
-            _combine(kept.samples, gone, _add)
+            _combine(kept.samples, gone, add)
 
 
 def drop_unseen(forgotten: Page, pages: Sequence[Page]) -> None:
-    """Forget the series that no page has any more: a counter that is gone cannot decrease."""
+    """Forget the series that no page has any more: a counter that is gone cannot go back."""
     for name, family in list(forgotten.items()):
         seen = [page[name].samples for page in pages if name in page]
         for series in [each for each in family.samples if not any(each in one for one in seen)]:

@@ -21,6 +21,7 @@ from epp.adapters.telemetry.debug_pages import (
     only,
     whole_number,
 )
+from epp.adapters.telemetry.profiles import PROFILES, Profile
 from epp.adapters.telemetry.profiles import Page as ProfilePage
 from epp.adapters.telemetry.series import process_text
 from epp.adapters.workers.asking import Asker
@@ -49,7 +50,6 @@ _METRICS, _OPENMETRICS = b"/metrics", "application/openmetrics-text; version=1.0
 _ENDPOINTS, _DECISIONS = b"/debug/endpoints", b"/debug/decisions"
 _CONSOLE, _PREFIXES = b"/debug/console", b"/debug/prefixes"
 _PLUGINS: Final = b"/debug/plugins/state"
-_PROFILES: Final = (b"/debug/pprof/", b"/debug/pprof/profile", b"/debug/pprof/goroutine")
 _MORE: Final = 25
 """How many more decisions are requested than wanted, as new ones come meanwhile."""
 _SECONDS, _SILENT_SECONDS = 5.0, 1.0
@@ -85,8 +85,8 @@ class _Source:
     async def show_metrics(self, ended: Page, forgotten: Page, *, openmetrics: bool) -> None:
         """Set `shown` to its metrics page, or to its last counts if it does not answer.
 
-        What it counted before it was started again goes into `ended`, and what it has forgotten
-        since into `forgotten`, in the same step: every reader gets pages that belong together.
+        Counts from before it was restarted go into `ended`, and counts that it has forgotten since
+        into `forgotten`. Both change in the same step, so every reader gets consistent pages.
         """
         self._asked += 1
         worker, start, ask = self.worker, self.worker.starts, self._asked
@@ -145,7 +145,9 @@ class MergedPages:
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
         self._sources: Final = [_Source(each) for each in workers]
-        self.profiles: Final = _Profiles(self._sources)
+        self.profiles: Final[Mapping[bytes, Profile]] = {
+            path: partial(self._profile, path) for path in PROFILES
+        }
         self._ended: dict[bool, Page] = {False: {}, True: {}}
         self._forgotten: dict[bool, Page] = {False: {}, True: {}}
         self.debug: Final[Mapping[bytes, DebugPage]] = {
@@ -200,7 +202,7 @@ class MergedPages:
         return views.Made(each, before + silent)
 
     async def _first(self, path: bytes, query: Query) -> bytes:
-        """Return the first worker's answer, about facts that all share."""
+        """Return the first worker's answer, for facts that all workers share."""
         only(query)
         _, pages = await self._all(path, msgspec.Raw)
         return bytes(pages[0])
@@ -244,22 +246,11 @@ class MergedPages:
         made = self._made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
 
-    async def close(self) -> None:
-        """Stop asking."""
-        for each in self._sources:
-            await each.close()
+    async def _profile(self, path: bytes, query: bytes) -> ProfilePage:
+        """Return a profile of one worker: the first, or the one that the query names.
 
-
-class _Profiles:
-    """The profiles of one worker: the first, or the one that the query names."""
-
-    paths: Sequence[bytes] = _PROFILES
-
-    def __init__(self, sources: Sequence[_Source]) -> None:
-        self._sources: Final = sources
-
-    async def page(self, path: bytes, query: bytes) -> ProfilePage:
-        """Return a page: 400 for an unknown worker, 503 for one that does not answer."""
+        400 for an unknown worker, 503 for one that does not answer.
+        """
         words = [each for each in query.split(b"&") if each]
         named = [each[len(_WORKER) :] for each in words if each.startswith(_WORKER)] or [b"0"]
         if not (named[0].isdigit() and int(named[0]) < len(self._sources)):
@@ -269,3 +260,8 @@ class _Profiles:
         source = self._sources[int(named[0])]
         answer = await source.ask(path, _PROFILE_SECONDS, rest)
         return answer or (HTTPStatus.SERVICE_UNAVAILABLE, b"the worker does not answer\n")
+
+    async def close(self) -> None:
+        """Stop asking."""
+        for each in self._sources:
+            await each.close()

@@ -5,16 +5,15 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.native_health import NativeHealthServer
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.app.discovery import build_reviewer
-from epp.app.jobs import attempt, keep_running
+from epp.app.jobs import attempt, first_of, keep_running
 from epp.app.options import ServeOptions, reader_tls
 from epp.app.process import listening, stop_signals
 from epp.app.workers.pages import MergedPages
@@ -55,7 +54,7 @@ async def serve(options: ServeOptions) -> int:
         try:
             await parent.run(stop)
         except* WorkerEnded as ended:
-            status = _status(ended)
+            status = cast("WorkerEnded", first_of(ended)).status
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return status
@@ -72,11 +71,6 @@ def _folder() -> Path:
             " set TMPDIR to a shorter one"
         )
     return folder
-
-
-def _status(ended: BaseExceptionGroup[WorkerEnded]) -> int:
-    first = ended.exceptions[0]
-    return first.status if isinstance(first, WorkerEnded) else _status(first)
 
 
 class _Parent:
@@ -98,7 +92,7 @@ class _Parent:
             options.metrics_port,
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
-                profiles=self._pages.profiles if options.profiles else None,
+                profiles=self._pages.profiles if options.profiles else {},
                 debug=self._pages.debug,
                 tls=self._tls.context if self._tls else None,
             ),
@@ -110,7 +104,10 @@ class _Parent:
         """Serve until `stop` is set, then let all workers drain."""
         await self._listen()
         async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(keep_running(name, job)) for name, job in self._jobs()]
+            background = []
+            if self._tls is not None:
+                watch = keep_running("metrics certificate", self._tls.watch().run)
+                background.append(tasks.create_task(watch))
             running = tasks.create_task(self.supervisor.run(), name="workers")
             stopping = tasks.create_task(stop.wait(), name="stop")
             try:
@@ -118,14 +115,10 @@ class _Parent:
                 if not running.done():
                     await self._drain(running)
             finally:
-                for each in (stopping, *jobs):
+                for each in (stopping, *background):
                     each.cancel()
                 await self._close()
         _log.info("stopped")
-
-    def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        if self._tls is not None:
-            yield "metrics certificate", self._tls.watch().run
 
     async def _listen(self) -> None:
         """Bind all ports; that of ext_proc refuses connections until a worker takes them."""

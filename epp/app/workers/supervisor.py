@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -93,7 +94,8 @@ class WorkerProcess:
     async def run(self, refused: Callable[[], bool]) -> None:
         """Keep it running until it is stopped.
 
-        Raises `WorkerEnded` if it ends and `refused` returns true, as no worker has ever served.
+        Raises `WorkerEnded` if it ends and `refused` returns true, because no worker has ever
+        served.
         """
 
         def ended(_name: str, error: BaseException | None, wait: float) -> None:
@@ -214,8 +216,8 @@ class Supervisor:
     def deal(self, connection: socket.socket) -> bool:
         """Pass a connection to the worker with the fewest; return whether one took it.
 
-        If workers listened at the port themselves (SO_REUSEPORT), a hash of addresses would choose,
-        and a gateway has few connections: half of the time, two would go to the same worker.
+        If the workers listened at the port themselves (SO_REUSEPORT), a hash of addresses would
+        choose. A gateway has few connections, and half of the time two would go to the same worker.
         """
         self._turn += 1
         count = len(self.workers)
@@ -254,8 +256,9 @@ class Supervisor:
     def even_out(self) -> None:
         """Ask the worker with the most connections to give up some, if another has far fewer."""
         ready = [each for each in self.workers if each.responsive and each.state.ready]
+        opened = attrgetter("open")
         if len(ready) > 1:
-            most, least = max(ready, key=_open), min(ready, key=_open)
+            most, least = max(ready, key=opened), min(ready, key=opened)
             more = most.open - least.open
             if more >= _UNEVEN:
                 most.shed(more // 2)
@@ -269,7 +272,3 @@ class Supervisor:
         """End all at once."""
         for each in self.workers:
             each.kill()
-
-
-def _open(worker: WorkerProcess) -> int:
-    return worker.open

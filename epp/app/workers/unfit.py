@@ -12,7 +12,7 @@ _EXTRA = "pip install 'warmpick[replicas]'"
 
 
 def check(pools: Sequence[ServeOptions]) -> None:
-    """Raise `ConfigError` for what they cannot do, before they are started."""
+    """Raise `ConfigError` for options that workers cannot have, before they are started."""
     problem = "a single pool: start a process for each pool" if len(pools) > 1 else ""
     problem = problem or _unfit(pools[0])
     if problem:
@@ -20,7 +20,7 @@ def check(pools: Sequence[ServeOptions]) -> None:
 
 
 def _unfit(options: ServeOptions) -> str:
-    """Return what several workers need that these options do not have; empty: nothing.
+    """Return what several workers need and these options lack; empty: nothing.
 
     Raises `ConfigError` for a secret that is too short.
     """

@@ -3,7 +3,7 @@
 A decision's number is its place among those of all workers, by the time at which it was made.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeVar
@@ -35,13 +35,8 @@ _SEEN_BY_ONE: Final = (
 """Fields of `EndpointView` that count what one worker saw; all workers share the others."""
 
 
-class InOrder(msgspec.Struct, frozen=True):
-    """The last of all workers' decisions, in the order of time, with their numbers."""
-
-    rows: Sequence[tuple[int, int, int]]
-    """For each its number, the worker's place, and its place on that worker's page."""
-    last: int
-    """The number of the last one."""
+Row = tuple[int, int, int]
+"""A decision's number, its worker's place, and its place on that worker's page."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -53,11 +48,14 @@ class Made(msgspec.Struct, frozen=True):
     """By workers before they were started again."""
 
 
-def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:
+def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> tuple[Sequence[Row], int]:
     """Number the last decisions of each worker, each worker's in the order of `times`.
 
-    `until` is a time before any of them was asked. Later decisions are left for the next time,
-    because those of another worker may be missing. Each shows more than what it has made since.
+    Return them in the order of time, and the number of the last one.
+
+    `until` is a time before any of them was asked. Later decisions are left for the next call,
+    because those of another worker may be missing. Each worker shows more decisions than it has
+    made since.
     """
     known = [[each for each in several if each < until] for several in times]
     late = sum(map(len, times)) - sum(map(len, known))
@@ -78,21 +76,20 @@ def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:
     )
     whole = merged if begun is None else [each for each in merged if each[:2] >= begun]
     first = last - len(whole) + 1
-    return InOrder(
-        [(first + at, worker, place) for at, (_, worker, place) in enumerate(whole)], last
-    )
+    return [(first + at, worker, place) for at, (_, worker, place) in enumerate(whole)], last
 
 
 def merged_decisions(
     pages: Sequence[DecisionsPage], made: Made, until: str, since: int, limit: int
 ) -> DecisionsPage:
     """Return the last decisions of all workers after a number."""
-    found = in_order([[each.at for each in page.decisions] for page in pages], made, until)
-    rows = [each for each in found.rows if each[0] > since][-limit:]
+    times = [[each.at for each in page.decisions] for page in pages]
+    rows, last = in_order(times, made, until)
+    rows = [each for each in rows if each[0] > since][-limit:]
     chosen = tuple(
         replace(pages[worker].decisions[place], number=number) for number, worker, place in rows
     )
-    return DecisionsPage(last=found.last, decisions=chosen)
+    return DecisionsPage(last=last, decisions=chosen)
 
 
 def decisions_on(pages: Iterable[DecisionsPage], limit: int) -> DecisionsPage:
@@ -104,19 +101,16 @@ def decisions_on(pages: Iterable[DecisionsPage], limit: int) -> DecisionsPage:
 
 def merged_endpoints(pages: Sequence[EndpointsPage], decisions: int) -> EndpointsPage:
     """Return the endpoints as the first worker sees them, with what all counted."""
-    seen = [{each.endpoint: each for each in page.endpoints} for page in pages[1:]]
+    seen: defaultdict[str, list[EndpointView]] = defaultdict(list)
+    for each in (view for page in pages for view in page.endpoints):
+        seen[each.endpoint].append(each)
     return replace(
         pages[0],
         decisions=decisions,
         endpoints=tuple(
-            _counted(each, [others.get(each.endpoint) for others in seen])
-            for each in pages[0].endpoints
+            replace(each, **_sums(seen[each.endpoint], _SEEN_BY_ONE)) for each in pages[0].endpoints
         ),
     )
-
-
-def _counted(first: EndpointView, others: Iterable[EndpointView | None]) -> EndpointView:
-    return replace(first, **_sums([first, *filter(None, others)], _SEEN_BY_ONE))
 
 
 def merged_console(
@@ -124,14 +118,14 @@ def merged_console(
 ) -> ConsolePage:
     """Return the state of all workers, and their last decisions after a number."""
     first = pages[0]
-    found = in_order([page.recent.at_ms for page in pages], made, until)
-    rows = [each for each in found.rows if each[0] > since][-limit:]
+    rows, last = in_order([page.recent.at_ms for page in pages], made, until)
+    rows = [each for each in rows if each[0] > since][-limit:]
     started = "".join(page.started for page in pages)
     return replace(
         first,
         started=sha256(started.encode()).hexdigest()[:16],
         at_ms=min(page.at_ms for page in pages),
-        decisions=found.last,
+        decisions=last,
         endpoints=_columns([page.endpoints for page in pages]),
         totals=Totals(**_sums([page.totals for page in pages], Totals.__struct_fields__)),
         recent=_recent([page.recent for page in pages], rows),
@@ -142,9 +136,7 @@ def merged_console(
     )
 
 
-def _recent(
-    pages: Sequence[DecisionColumns], rows: Sequence[tuple[int, int, int]]
-) -> DecisionColumns:
+def _recent(pages: Sequence[DecisionColumns], rows: Sequence[Row]) -> DecisionColumns:
     columns = {
         name: tuple(getattr(pages[worker], name)[place] for _, worker, place in rows)
         for name in DecisionColumns.__struct_fields__

@@ -5,21 +5,20 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
 from epp.adapters.extproc.contract import ExtProcServer
 from epp.adapters.extproc.health import HealthServices
 from epp.adapters.replicas.settings import ReplicaSettings, Siblings
-from epp.adapters.workers.link import WorkerLink, WorkerState, link_of
+from epp.adapters.workers.link import WorkerLink, WorkerState
 from epp.app.options import ServeOptions
 from epp.protocol.health import ServingStatus, answer
 
 if TYPE_CHECKING:
-    from epp.adapters.extproc.contract import PassedConnections
+    from epp.adapters.extproc.native import NativeServer
 
 _BEAT_SECONDS: Final = 1.0
 """How often a worker reports its state if nothing changes."""
@@ -39,17 +38,7 @@ class Worker:
         self._link: Final = link
         self._taken = 0
         self._ready = False
-        self._server: PassedConnections
-
-    @property
-    def listening(self) -> bool:
-        """Whether connections are taken."""
-        return self._listening
-
-    @listening.setter
-    def listening(self, whether: bool) -> None:
-        self._listening = whether
-        self._report()
+        self._server: NativeServer
 
     @property
     def pages(self) -> str:
@@ -58,7 +47,7 @@ class Worker:
 
     def join(self, server: ExtProcServer, health: HealthServices) -> "Worker":
         """Pass connections to a server, and follow its health; return this worker."""
-        self._server = cast("PassedConnections", server)
+        self._server = cast("NativeServer", server)
         health.watch(b"", self._became)
         return self
 
@@ -76,6 +65,11 @@ class Worker:
         while True:
             self._report()
             await asyncio.sleep(_BEAT_SECONDS)
+
+    def report_listening(self, *, listening: bool) -> None:
+        """Report whether connections are taken."""
+        self._listening = listening
+        self._report()
 
     def _take(self, connection: socket.socket) -> None:
         self._taken += 1
@@ -100,24 +94,11 @@ class Worker:
         )
 
     def _stop(self) -> None:
-        """Stop in order, and leave nothing: the process that started this worker is gone."""
+        """Stop in order, and leave no files: the process that started this worker is gone."""
         shutil.rmtree(
             self._link.start.folder, ignore_errors=True
         )  # open connections are not affected
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-class WorkerOptions(NamedTuple):
-    """Which worker this process is, and its options."""
-
-    number: int
-    options: ServeOptions
-
-
-def worker_of(options: ServeOptions, environ: Mapping[str, str]) -> WorkerOptions | None:
-    """Return this process's number and options, if it was started as a worker."""
-    link = link_of(environ)
-    return None if link is None else WorkerOptions(link.start.number, as_worker(options, link))
 
 
 def as_worker(options: ServeOptions, link: WorkerLink) -> ServeOptions:

@@ -27,7 +27,7 @@ _PATH: Final = "/debug/decisions"
 _EVERY_SECONDS: Final = 0.5
 _MAX: Final = 100
 _WORTH_SAYING_MS: Final = 10.0
-"""A request that took longer to be sent waited for something."""
+"""A request that took longer than this to be sent waited for something."""
 _UNKNOWN: Final = (
     "not among the decisions that are kept. A request that waits for room has no decision yet; if"
     " it was refused, the log has the reason"
@@ -41,7 +41,7 @@ _TERMS: Final = {
     "crowding": "crowd",
     "slot": "slot",
 }
-"""The terms of a cost, and the heads of their columns."""
+"""The terms of a cost, and their column headings."""
 _NOT_THE_BEST: Final[Mapping[Measure, str]] = {
     "cost": "it was its turn, so that replicas pick different endpoints",
     "score": "the picker draws, or compares more than scores",
@@ -210,7 +210,7 @@ def story(decision: DecisionView) -> Iterator[str]:
 
 
 def _recorded(decision: DecisionView, recorded: RecordedPick) -> Iterator[str]:
-    """Yield what was recorded of a decision, beside what is reconstructed."""
+    """Yield the recorded facts of a decision, as opposed to the reconstructed ones."""
     if decision.refused:
         yield printable(f"refused by this configuration: {decision.refused}")
     if not recorded.endpoint:

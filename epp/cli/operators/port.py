@@ -82,7 +82,7 @@ class OperatorsPort:
             raise ConfigError(problem, _FLAG) from None
 
     def _hint(self, error: Exception) -> str:
-        """Return what may be done about a page that cannot be read."""
+        """Return a hint about a page that cannot be read."""
         match error:
             case ConnectionRefusedError():
                 return "; is this the metrics port of a running picker?"

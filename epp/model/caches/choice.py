@@ -1,7 +1,7 @@
 """The table of cache models, and the choice of one for an endpoint.
 
 A pod's label decides (`warmpick.io/cache-model`), else the kind of its server, else vLLM.
-`docs/engines.md` lists what else belongs to a model.
+`docs/engines.md` lists the other places that belong to a model.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +12,7 @@ from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
-from epp.model.caches.sglang import RadixCache
-from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
+from epp.model.caches.sglang import DEFAULT_STRATEGY, STRATEGIES, RadixCache
 from epp.model.caches.whole_prompt import WholePromptCache
 from epp.model.endpoint import Endpoint, Load
 

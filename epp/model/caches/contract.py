@@ -42,10 +42,10 @@ def own(kind: type[Kind], lease: Lease) -> Kind:
 
 
 class Tier(Protocol):
-    """A place that holds blocks and that KV events speak of. Every `CacheModel` is one."""
+    """A place that holds blocks and that KV events speak of."""
 
     def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that it holds."""
+        """Return all blocks that can be found there, as a copy."""
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> object:
         """Hold consecutive blocks of one chain, of `sizes` tokens."""
@@ -54,7 +54,7 @@ class Tier(Protocol):
         """Hold these blocks no longer; unknown ones are ignored."""
 
 
-class CacheModel(Protocol):
+class CacheModel(Tier, Protocol):
     """One endpoint's cache. Not thread-safe; one writer. Sizes and capacities are in tokens.
 
     A `Lease` is what one request holds. It is good for the cache that gave it; another kind of
@@ -97,9 +97,6 @@ class CacheModel(Protocol):
 
     def __len__(self) -> int:
         """Return how many blocks can be found."""
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found, as a copy."""
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Return how many leading blocks of a chain are held."""

@@ -103,13 +103,6 @@ class KvEventMirror:
         secret = self._hasher.root("", "", exact=True)
         self._blocks = EngineBlocks(self._block, secret)
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def hashes(self) -> list[BlockHash]:
-        """Return our hashes of all blocks that are followed."""
-        return self._blocks.hashes()
-
     def apply(self, change: Change, pool: CacheModel | ReportedBlocks) -> None:
         """Apply one change to the model of the cache, or to its `offload_tier` if it is there."""
         self.purge(pool)

@@ -40,7 +40,7 @@ class ReportedBlocks:
         return self.cache.offload_tier
 
     def expect_text(self) -> None:
-        """From now on put aside what the engine stores, as a prompt of text is sent to it."""
+        """From now on put aside what the engine stores: a prompt of text is sent to it."""
         self._room = self.cache.capacity
         self.changing = True
 
@@ -81,9 +81,9 @@ class ReportedBlocks:
     def amend(
         self, stored: Sequence[BlockHash], evicted: Sequence[BlockHash]
     ) -> tuple[Sequence[BlockHash], Sequence[BlockHash]]:
-        """Return the blocks that can now be found, and those that no longer can, from the cache's.
+        """Return the blocks that can now be found, and those that no longer can.
 
-        A block may be in both: it ceased to be found in the cache, and is found here.
+        A block may be in both: it is no longer found in the cache, but here.
         """
         aside, came, gone = self.aside, self._came, self._gone
         for block_hash in stored:
@@ -96,7 +96,7 @@ class ReportedBlocks:
         return [*stored, *came], [*evicted, *gone]
 
     def clear(self) -> Iterator[Sequence[BlockHash]]:
-        """Drop all blocks aside, as the engine's content is no longer known.
+        """Drop all blocks aside: the engine's content is no longer known.
 
         Return the blocks that were known; their memory is freed as they are taken.
         """

@@ -17,19 +17,34 @@ that chunked prefill leaves in the tree are not modelled. Output that gets its h
 leave boundaries that SGLang does not have.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import count, takewhile
 
 from cachetools import LRUCache
 
 from epp.model.caches.contract import Key, Lease, own
-from epp.model.caches.radix_tree import Node, RadixTree
-from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
+from epp.model.caches.radix_tree import Node, RadixTree, Strategy
 from epp.model.caches.single_tier import SingleTierCache, count_fitting
 from epp.model.prompts.hashing import BlockHash
 
 _MAX_LEASES = 1 << 12
 """The number of recent requests whose output may get hashes from KV events."""
+_PROTECTED_HITS = 2  # SGLang SLRUStrategy: protected_threshold
+
+DEFAULT_STRATEGY = "lru"
+STRATEGIES: Mapping[str, Strategy] = {
+    "lru": lambda node: (node.last_access_time,),
+    "lfu": lambda node: (node.hit_count, node.last_access_time),
+    "fifo": lambda node: (node.creation_time,),
+    "mru": lambda node: (-node.last_access_time,),
+    "filo": lambda node: (-node.creation_time,),
+    "priority": lambda node: (node.priority, node.last_access_time),
+    "slru": lambda node: (node.hit_count >= _PROTECTED_HITS, node.last_access_time),
+}
+"""The rank of a node, of which the lowest is evicted first, by `--radix-eviction-policy`.
+
+Mirrors SGLang `srt/mem_cache/evict_policy.py`, but for `tlru`: no endpoint reports its thresholds.
+"""
 
 
 class RadixLease(Lease):
@@ -55,7 +70,7 @@ class RadixLease(Lease):
 class RadixCache(SingleTierCache):
     """A `CacheModel`. `capacity` and `page`, SGLang's `--page-size`, are in tokens.
 
-    `strategy` is one of `sglang_eviction.STRATEGIES`. Exact if blocks are whole pages.
+    `strategy` is one of `STRATEGIES`. Exact if blocks are whole pages.
     """
 
     def __init__(self, capacity: int, page: int = 1, strategy: str = DEFAULT_STRATEGY) -> None:
@@ -198,7 +213,7 @@ class RadixCache(SingleTierCache):
         tree.insert(node, keys, sizes).computed = True
         tree.touch(node, priority=1 if keys else 0)
         tree.dec_lock_ref(node)
-        self._evict_overdraft()
+        self._make_room(0)
 
     def revoke(self, lease: Lease) -> None:
         """End a request that was never computed: remove nodes that only such ones inserted."""
@@ -212,7 +227,7 @@ class RadixCache(SingleTierCache):
             above = node.parent
             self._tree.truncate(node, 0)
             node = above
-        self._evict_overdraft()
+        self._make_room(0)
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Record that the engine holds blocks of one chain, as far as there is space.
@@ -247,7 +262,7 @@ class RadixCache(SingleTierCache):
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens; what requests hold stays until they release it."""
         self.capacity = capacity
-        self._evict_overdraft()
+        self._make_room(0)
 
     def coarsen(self, blocks: int) -> None:
         """Evict leaves, lowest rank first, until `blocks` fewer are held."""
@@ -284,10 +299,6 @@ class RadixCache(SingleTierCache):
         self._private -= lease.reserved_tokens
         self._running -= 1
         lease.node, lease.keys, lease.tokens, lease.reserved_tokens = None, (), 0, 0
-
-    def _evict_overdraft(self) -> None:
-        """Evict blocks beyond the capacity, after the cache shrank."""
-        self._tree.evict(-self.blank)
 
     def _hash_output(
         self, lease: RadixLease, owner: Node, hashes: Sequence[BlockHash], sizes: Sequence[int]

@@ -1,4 +1,4 @@
-"""A sum of three terms, fitted to recent measurements: the share of each, never negative."""
+"""A sum of three terms, fitted to recent measurements; the share of a term is never negative."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _MIN: Final = 0.01
 _MAX: Final = 1e4
 """Bounds of a share."""
 _MAX_SURPRISE: Final = 10.0
-"""The most that a measurement counts for while there are few, in multiples of its prediction."""
+"""While measurements are few, the most that one counts for, in multiples of its prediction."""
 _ENOUGH: Final = 16
 """After this many measurements, one that is far off is ignored."""
 _KEPT: Final = 0.5
@@ -57,7 +57,7 @@ class _Term:
         self.first, self.second, self.third = moments
 
     def add(self, seconds: float, weight: float, terms: Amounts, total: float) -> None:
-        """Add a measurement of `total` seconds; by its default, this term's part is `seconds`."""
+        """Add a measurement of `total` seconds, of which this term has `seconds` by its default."""
         first, second, third = terms
         self.first = self.first * _MEMORY + weight * first
         self.second = self.second * _MEMORY + weight * second
@@ -66,7 +66,7 @@ class _Term:
         self.total = self.total * _MEMORY + weight * total
 
     def scale(self, times: float) -> None:
-        """Reduce the weight of earlier measurements, as everything now takes `times` as long."""
+        """Reduce the weight of earlier measurements, because all now takes `times` as long."""
         moments = _KEPT / times
         self.first *= moments
         self.second *= moments
@@ -82,11 +82,11 @@ class _Term:
 class Fit:
     """seconds = sum of factor * amount. The `factors`, in seconds per unit, begin as defaults.
 
-    Each factor is its default times a share, and the shares are learned: by weighted least squares
-    over recent measurements, each with a variance in proportion to its prediction, solved by a few
-    rounds of coordinate descent after each of them. Shares that measurements cannot distinguish
-    stay equal, so that factors keep the proportions of their defaults, whose weight is a tenth of
-    the measurements' and falls with every measurement.
+    Each factor is its default times a share. The shares are learned by weighted least squares over
+    recent measurements; the variance of a measurement is in proportion to its prediction. A few
+    rounds of coordinate descent after each measurement solve this. Shares that measurements cannot
+    distinguish stay equal, so that the factors keep the proportions of their defaults. The weight
+    of these is a tenth of the measurements' weight, and falls with every measurement.
     """
 
     def __init__(self, first: float, second: float, third: float) -> None:
@@ -125,12 +125,12 @@ class Fit:
     def learn(self, amounts: Amounts, seconds: float, *, sure: bool = True) -> None:
         """Learn that something with these amounts, not all of them 0, took `seconds`.
 
-        A measurement that is not `sure` counts only while there are few, or if nearly all of the
-        last ones are unsure, which means that the fit is wrong.
+        A measurement that is not `sure` only counts while measurements are few, or if nearly all of
+        the last ones were unsure: then the fit is wrong.
 
-        If it took many times the prediction, something else ran too, or failed; if it took no time,
-        nothing was computed. The first few measurements count within bounds; later ones that are
-        far off are ignored.
+        If it took many times the prediction, something else ran too, or failed. If it took no time,
+        nothing was computed. So the first few measurements count within bounds, and later ones that
+        are far off are ignored.
         """
         first, second, third = self._first, self._second, self._third
         one, two, three = amounts
@@ -159,7 +159,7 @@ class Fit:
     def multiply(self, times: float) -> float:
         """Multiply all predictions by `times`, within bounds; return the factor that was used.
 
-        Earlier measurements then count for less, as they were wrong or no longer hold.
+        Earlier measurements then count for less: they were wrong, or no longer hold.
         """
         before = self._predict_sizes() if times != 1.0 else 0.0
         if before <= 0:
@@ -178,7 +178,7 @@ class Fit:
         return times
 
     def _predict(self, first: float, second: float, third: float) -> float:
-        """Return the total seconds of terms that would take these by their defaults."""
+        """Return the total seconds, if the terms take these seconds by their defaults."""
         return self._first.share * first + self._second.share * second + self._third.share * third
 
     def _predict_sizes(self) -> float:
@@ -193,7 +193,7 @@ class Fit:
         )
 
     def _solve(self, term: _Term, own: float, prior: float) -> None:
-        """Set a term's share to what measurements say if the other shares are right."""
+        """Set a term's share to what measurements show if the other shares are right."""
         if own <= 0:
             return
         first, second, third = self._first, self._second, self._third
@@ -223,7 +223,7 @@ class ClassFit:
         self._refresh()
 
     def take_over(self) -> None:
-        """If most endpoints differ from the fit, correct it; each endpoint's prediction stays."""
+        """If most endpoints differ from the fit, correct it; predictions for endpoints stay."""
         times = self.fit.multiply(self.slowness.common)
         if times != 1.0:
             self.slowness.take_over(times)

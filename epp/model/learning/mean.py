@@ -7,8 +7,8 @@ _ENOUGH: Final = 16
 """The number of values after which a mean is settled."""
 _DRIFT_GAIN: Final = 0.25
 _MAX_DRIFT: Final = 1.75
-"""If the last few values deviate by this many mean absolute deviations, the mean has changed; if it
-has not, this is 3.7 standard deviations of their drift."""
+"""If the last few values deviate by this many mean absolute deviations, the mean has changed: for
+an unchanged mean this is 3.7 standard deviations of their drift."""
 _MIN_CHANGE: Final = 0.1
 """The greatest drift that never counts: a tenth of the value."""
 _FARTHEST: Final = 4.0
@@ -23,8 +23,8 @@ MeanState = tuple[float, int, float, float, float, float]
 class Mean:
     """The mean of all values, or of about the last `most` if there were more.
 
-    If the logarithms of the last few values differ from it, the mean starts over: `settled` is
-    False until there are enough of them.
+    If the logarithms of the last few values differ from the mean logarithm, the mean starts over:
+    `settled` is False until there are enough new values.
     """
 
     def __init__(self, most: float) -> None:
@@ -49,7 +49,7 @@ class Mean:
         return self.value, self._count, self._log, self._spread, self._drift, self._weight
 
     def restore(self, state: MeanState) -> None:
-        """Replace the state by one from elsewhere."""
+        """Replace the state by one that was learned elsewhere."""
         self.value, self._count, self._log, self._spread, self._drift, self._weight = state
 
     def add(self, seen: float, weight: float) -> None:
@@ -63,7 +63,7 @@ class Mean:
         self._log += gain * off
         if self._count > 1:
             self._spread += gain * (abs(off) - self._spread)
-            farthest = _FARTHEST * self._spread  # one alone is not a drift
+            farthest = _FARTHEST * self._spread  # so that one value alone is not a drift
             self._drift += _DRIFT_GAIN * (min(farthest, max(-farthest, off)) - self._drift)
         most = max(_MIN_CHANGE, _MAX_DRIFT * self._spread)
         if self._count > _ENOUGH and abs(self._drift) > most:

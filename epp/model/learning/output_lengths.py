@@ -1,6 +1,6 @@
-"""The expected lengths and times of responses, learned from those observed to their end.
+"""The expected lengths and times of responses, learned from responses observed to their end.
 
-Unobserved responses are expected to be like them. Streams come in pieces: if an engine speculates,
+Unobserved responses are expected to be like these. Streams come in pieces: if an engine speculates,
 or sends several tokens at once (vLLM `--stream-interval`), there are fewer pieces than tokens.
 """
 
@@ -19,21 +19,21 @@ _DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
 _MAX_VALUES: Final = 50.0
 """The most values that a mean is taken over."""
 _MAX_TIMES: Final = 32.0
-"""The most that one length counts for, in multiples of the mean, as engines may report nonsense."""
+"""The most that one length counts for, in multiples of the mean: engines may report nonsense."""
 _MAX_AT_FIRST: Final = 16384.0
-"""The most that one length counts for, in tokens, until the mean is settled, unless the multiple is
-more."""
+"""Until the mean is settled: the most that one length counts for, in tokens, unless that multiple
+of the mean is more."""
 _LAST: Final = 8.0
 """The number of responses that the spread is averaged over, roughly."""
 _FARTHEST: Final = 10.0
 """The most that the seconds of a token count for, in multiples of the mean: a client may read
 slowly, and a response may hang."""
 _LONGEST_AT_FIRST: Final = 1.0
-"""The most that they count for until the mean is settled, unless the multiple is more."""
+"""Until the mean is settled: the most seconds that count, unless that multiple is more."""
 _MIN_TIMED: Final = 8
 """The durations of responses with fewer tokens are not learned from."""
 _MIN_PIECES: Final = 16
-"""In streams of fewer pieces, those without a token at both ends would count for too much."""
+"""In streams of fewer pieces, pieces without a token at both ends would count for too much."""
 _MOST_IN_A_PIECE: Final = 256.0
 """The most tokens per piece that are believed."""
 _LONGEST: Final = float(1 << 20)
@@ -60,14 +60,14 @@ class OutputLengths:
     """Lengths in tokens, by kind of response; seconds per token by class.
 
     `ttft_share` is over all responses. `spread` is the average distance of the last lengths from
-    the mean of their kind, as a share of it, at most 1. The oldest entries are dropped when there
-    are too many.
+    the mean of their kind, as a share of that mean, at most 1. The oldest entries are dropped when
+    there are too many.
     """
 
     def __init__(self) -> None:
         self.ttft_share: Final = TtftShare()
         self.spread = 0.0
-        self._models: dict[str, dict[bool, _KindLengths]] = {}  # by whether they stream
+        self._models: dict[str, dict[bool, _KindLengths]] = {}  # inner key: whether they stream
         self._seconds_per_token: dict[object, Mean] = {}
 
     def record_length(
@@ -75,7 +75,8 @@ class OutputLengths:
     ) -> None:
         """Learn that a response had `tokens` tokens, 0 if they were not counted.
 
-        `limit` is the client's. It counts for `weight` responses, one of which was observed.
+        `limit` is the client's limit. The response stands for `weight` responses, one of which was
+        observed.
         """
         if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
             lengths = self._of(kind)
@@ -90,14 +91,14 @@ class OutputLengths:
             self.spread += (lengths.survival.spread - self.spread) / _LAST
 
     def record_pieces(self, kind: ResponseKind, tokens: int, pieces: int) -> None:
-        """Learn that a stream, whose length was recorded, had `tokens` in this many pieces."""
+        """Learn that a stream, whose length is recorded, had `tokens` in this many pieces."""
         lengths = self._known(kind) if tokens > 0 and pieces >= _MIN_PIECES else None
         if lengths is not None:
             each = min(tokens / pieces, _MOST_IN_A_PIECE)
             lengths.in_a_piece.add(each, float(pieces))
 
     def tokens_in(self, kind: ResponseKind, pieces: int) -> int:
-        """Return how many tokens a stream has in these pieces: one in each, if that is unknown."""
+        """Return how many tokens a stream has in these pieces: one in each, if nothing is known."""
         lengths = self._known(kind)
         each = 0.0 if lengths is None else lengths.in_a_piece.value
         return max(1, round(pieces * each)) if each and pieces else pieces
@@ -149,7 +150,7 @@ class OutputLengths:
         return known
 
     def restore(self, states: Sequence[ResponsesState]) -> None:
-        """Replace the state of lengths by one from elsewhere."""
+        """Replace the state of lengths by one that was learned elsewhere."""
         for model, stream, length, survival in states:
             if len(model) <= LONGEST_NAME:
                 lengths = self._of((model, stream))
@@ -162,7 +163,7 @@ class OutputLengths:
         return None if mean is None else mean.state
 
     def restore_speed(self, speed: object, state: MeanState) -> None:
-        """Replace the state of the seconds per token by one from elsewhere."""
+        """Replace the seconds per token by those that were learned elsewhere."""
         self._pace_of(speed).restore(state)
 
     def settled(self, kind: ResponseKind, speed: object) -> bool:

@@ -3,8 +3,8 @@
     seconds = step * ceil(u / budget) + token * u + attention * u * (h + u / 2)
 
 `u` uncached and `h` cached tokens. The defaults of `step`, `token` and `attention` are those of an
-8B model on an H100; they are learned from requests that met an idle endpoint. The slowness of an
-endpoint is its difference from its class.
+8B model on an H100; they are learned from requests that met an idle endpoint. An endpoint's
+difference from its class is its slowness.
 """
 
 from math import ceil
@@ -30,8 +30,8 @@ def steps(uncached: int) -> int:
 class PrefillModel(ClassFit):
     """The formula for one class of endpoints.
 
-    In seconds, `step` is that of a step without prompt tokens, and `longest` that of one that is
-    full of uncached ones.
+    `step` is the seconds of a step without prompt tokens, `longest` those of a step full of
+    uncached ones.
     """
 
     def __init__(self) -> None:

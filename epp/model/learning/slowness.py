@@ -1,8 +1,8 @@
 """The slowness of an endpoint: how many times as long as its class predicts it takes.
 
-It is a mean of logarithms over about the last dozen measurements. While there are few it is pulled
-towards the mean of the class, and old ones lose weight to that mean, so that an endpoint that was
-slow is tried again.
+It is a mean of logarithms over about the last dozen measurements. While measurements are few, it is
+pulled towards the mean of the class. Old measurements lose weight to that mean, so that an endpoint
+that was slow is tried again.
 """
 
 from math import exp, log
@@ -13,7 +13,7 @@ _MAX_COUNT: Final = 12.0
 _PRIOR: Final = 1.0
 """The weight of the mean of the class, in measurements."""
 _SMALL_SECONDS: Final = 0.05
-"""A measurement of this many seconds has half the weight of a long one, as times are rounded up to
+"""A measurement of this many seconds has half the weight of a long one: times are rounded up to
 whole steps."""
 _FARTHEST_UP: Final = log(2.0)
 _FARTHEST_DOWN: Final = log(1.5)
@@ -32,7 +32,7 @@ _KEPT_SECONDS: Final = 60.0
 _FADE_SECONDS: Final = 600.0
 """Seconds in which they fade to 1/e."""
 _HALFWAY_SECONDS: Final = 60.0
-"""The same for an endpoint that was approaching the mean of its class when last measured."""
+"""The same for an endpoint that approached the mean of its class when last measured."""
 
 ClassSlownessState = tuple[float, float]
 """The state of a class without its endpoints: centre and scale."""
@@ -61,7 +61,7 @@ class ClassSlowness:
 
     @property
     def common(self) -> float:
-        """How many times as long as predicted a class's endpoints take; 1 if that is close to 1."""
+        """How many times as long as predicted the class's endpoints take; 1 if nearly as long."""
         return 1.0 if abs(self.centre) < _MAX_COMMON else exp(self.centre)
 
     @property
@@ -86,7 +86,7 @@ class ClassSlowness:
 
 
 class Slowness:
-    """One endpoint's: `value` is 1 if it takes as long as its class predicts, 2 for twice that.
+    """One endpoint's slowness: `value` is 1 if it takes as long as its class predicts, 2 if twice.
 
     Times are in seconds of a clock that never goes back.
     """
@@ -133,7 +133,7 @@ class Slowness:
         self._start()
 
     def rebase(self, common: float) -> None:
-        """Take as long as before, now that the class predicts more by the logarithm `common`.
+        """Predict as long as before, though the class now predicts more by the logarithm `common`.
 
         If nothing was measured since the last time, stay as far from the class as before.
         """
@@ -144,7 +144,7 @@ class Slowness:
     def learn(self, expected: float, seconds: float, now: float) -> float:
         """Learn that a job took `seconds`, for which the class first predicted `expected` seconds.
 
-        This compares jobs that were sent before the class changed its predictions with the current
+        So jobs that were sent before the class changed its predictions can be compared with current
         ones. Returns by how much the logarithm changed.
         """
         of_class = self._class
@@ -171,7 +171,7 @@ class Slowness:
         return self._log - before
 
     def take_back(self, taught: float) -> None:
-        """Undo a change that `learn` returned, as the job was not the expected one."""
+        """Undo a change that `learn` returned, because the job was not the expected one."""
         if self._count:
             self._move(-taught)
 
@@ -182,7 +182,7 @@ class Slowness:
 
     @property
     def relative(self) -> float:
-        """How many times as long as the centre of its class it takes.
+        """How many times as long it takes as the centre of its class.
 
         Measurements are divided by this before the class learns from them.
         """

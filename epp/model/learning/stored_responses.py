@@ -32,9 +32,6 @@ class StoredResponses:
         self._key_of: Final = key_of
         self._stored: Final[OrderedDict[int, tuple[Engine, float]]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._stored)
-
     def store(self, response_id: str, engine: Engine, now: float) -> None:
         """Record where a response is; the last engine that answers with its id counts."""
         stored, key = self._stored, self._key_of(response_id)

@@ -16,9 +16,9 @@ _MAX: Final = 512.0
 _ENOUGH: Final = 8.0
 """How many responses must have exceeded an age for their remaining lengths to be used."""
 QUARTERS: Final[tuple[float, ...]] = (-0.863, -0.523, 0.0, 1.386)
-"""For exponential lengths, how far each quarter's mean is from the whole mean, as a share of it."""
+"""For exponential lengths: each quarter's mean less the whole mean, as a share of the latter."""
 _STALE_SHARE: Final = 1 / 16
-"""The share of new responses from which on the sums are recomputed."""
+"""If this share of the responses is new, the sums are recomputed."""
 
 SurvivalState = tuple[Sequence[float], Sequence[float]]
 """The number of responses in each class, and the sum of their tokens."""
@@ -36,7 +36,7 @@ _BOUNDS: Final = _bounds()
 
 
 def _class_of(tokens: float) -> int:
-    """Return the class of a length: `bisect_left`, by numbers that are not made into objects."""
+    """Return the class of a length, as `bisect_left` does, without making numbers into objects."""
     first, end = 0, len(_BOUNDS)
     while first < end:
         middle = (first + end) >> 1
@@ -65,12 +65,12 @@ class Survival:
 
     @property
     def state(self) -> SurvivalState:
-        """The counted lengths. Sums are recomputed, so that both replicas go on from the same."""
+        """The counted lengths; sums are recomputed, so that both replicas continue alike."""
         self._sum_up()
         return self._counts, self._lengths
 
     def restore(self, state: SurvivalState) -> None:
-        """Replace the counts by those from elsewhere; do nothing if those have other classes."""
+        """Replace the counts by another replica's; do nothing if these have other classes."""
         counts, lengths = state
         if len(counts) == len(lengths) == len(self._counts):
             self._counts, self._lengths = list(counts), list(lengths)
@@ -111,7 +111,7 @@ class Survival:
     def remaining(self, generated: float, usual: float) -> float:
         """Return how many tokens remain of a response that has `generated` so far.
 
-        `usual` is the expected length if too few responses got this far; a response that has
+        If too few responses got this far, `usual` is the expected length, and a response that has
         exceeded it is assumed to be half done.
         """
         position = _class_of(generated + 1.0)

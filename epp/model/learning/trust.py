@@ -4,9 +4,9 @@ Predictions are compared with the `cached_tokens` that responses report. A predi
 high lowers trust, which discounts later predictions; one that holds raises it. A large prediction
 without any hit raises the suspicion that the engine has restarted. After a restart a request finds
 at most what was cached since: one that finds more clears the suspicion, and more failed predictions
-confirm it. Then the modelled cache is emptied; trust is reset, unless no prediction has held since
-the last restart either. Predictions of old blocks also fail if an engine evicts a little earlier
-than modelled, so three failures are needed, or two that predicted more than that explains. An
+confirm it. Then the modelled cache is emptied. Trust is reset too, unless no prediction has held
+since the last restart. Predictions of old blocks also fail if an engine evicts a little earlier
+than modelled, so three failures are needed, or two that early eviction does not explain. An
 engine that reports its start time is never suspected: models with sliding windows keep blocks that
 only continuations of a prompt can hit.
 """
@@ -16,18 +16,18 @@ from typing import Final
 
 _FALLS: Final = 0.1
 _RISES: Final = 0.05
-"""The weight of a report in the average, if it lowers trust and if it raises it."""
+"""The weights of a report in the average, if it lowers trust, and if it raises trust."""
 _MAX_MISSES: Final = 4
 """The most that this weight is multiplied by, for several reports in a row without hits."""
 _LARGE_TOKENS: Final = 64
-"""Predictions of fewer tokens do not raise suspicion. A last block of up to as many does not lower
-trust, and neither does a larger one if the engine's longer hits lack it, too."""
+"""Predictions of fewer tokens do not raise suspicion. A missing last block of up to this many does
+not lower trust; neither does a larger one if the engine's longer hits lack it too."""
 _LITTLE: Final = 0.1
-"""Below this share of a prediction, nothing of it counts as true."""
+"""If less than this share of a prediction was cached, none of it counts as true."""
 _MAX_OF: Final = 0.8
-"""From this share on, a prediction counts as true, since lengths of texts are estimates."""
+"""If this share was cached, a prediction counts as true: lengths of texts are estimates."""
 _ENOUGH: Final = 3
-"""After this many failed predictions, with none between that held, the cache is gone."""
+"""After this many failed predictions in a row, the cache is gone."""
 DOUBT: Final = 0.75
 """Trust below which predictions are discounted."""
 
@@ -43,8 +43,8 @@ class Verdict(Enum):
 class PredictionTrust:
     """The trust in one endpoint, in 0..1; `suspicious` if its engine may have restarted.
 
-    `reports` counts the responses that were observed to their end since it started.
-    `reports_start`: its engine reports when that was.
+    `reports` counts the responses observed to their end since the engine started. `reports_start`:
+    the engine reports when it started.
     """
 
     def __init__(self) -> None:
@@ -67,9 +67,9 @@ class PredictionTrust:
     ) -> Verdict:
         """Compare a prediction with a report, both in tokens; blocks are of `block` tokens.
 
-        A cache that was empty when the suspicion arose could serve at most `fresh` tokens; an
+        If the cache was empty when the suspicion arose, it can serve at most `fresh` tokens. The
         engine may have evicted `early` tokens before its model did. An endpoint that has only
-        reported zeros may not report at all, so it is not suspected.
+        reported zeros may not report hits at all, so it is not suspected.
         """
         self._reported = self._reported or actual > 0
         self.suspicious = self.suspicious and not self.reports_start and actual <= fresh + block

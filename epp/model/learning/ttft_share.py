@@ -15,7 +15,7 @@ _MAX: Final = 200.0
 _MIN_SECONDS: Final = 1e-6
 """Shorter responses, in seconds, are not learned from."""
 _FARTHEST: Final = 10.0
-"""The most that one response counts for, in multiples of the mean, as a response may hang."""
+"""The most that one response counts for, in multiples of the mean: a response may hang."""
 
 TtftShareState = tuple[MeanState, MeanState]
 """The states of TTFT and of end-to-end latency."""
@@ -34,7 +34,7 @@ class TtftShare:
     def learn(self, ttft: float, end_to_end: float, weight: float = 1.0) -> None:
         """Learn that a response began after `ttft` seconds and ended after `end_to_end`.
 
-        It counts for `weight` responses, one of which was observed.
+        It stands for `weight` responses, one of which was observed.
         """
         if not 0 < ttft <= end_to_end or end_to_end < _MIN_SECONDS:
             return
@@ -53,7 +53,7 @@ class TtftShare:
         return None if ttft is None or end_to_end is None else (ttft, end_to_end)
 
     def restore(self, state: TtftShareState) -> None:
-        """Replace the state by one from elsewhere."""
+        """Replace the state by one that was learned elsewhere."""
         ttft, end_to_end = state
         self._ttft.restore(ttft)
         self._end_to_end.restore(end_to_end)

@@ -1,11 +1,13 @@
 """An engine's load between two reports: the last report, and what was sent and has ended since.
 
-A report shows an engine after its latest step, and lacks the requests that came during that step
+A report shows an engine after its latest step. It lacks the requests that came during that step
 and, with vLLM, during the next one: half a second under long prompts. The picker's books have its
 own requests at any moment, and show by the engine's own rules which of them no step has reached. So
-the books count for own requests. The report counts for what it has beyond the books of the same
-moment: requests of other senders, and own ones that wait report after report although a step could
-have reached them, as the engine has limits that the books do not know (vLLM `max_num_seqs`).
+own requests are taken from the books. The report adds what the books of the same moment lack:
+
+- requests of other senders;
+- own requests that wait, report after report, although a step could have reached them, because the
+  engine has limits that the books do not know (vLLM `max_num_seqs`).
 """
 
 from collections.abc import Iterable
@@ -135,9 +137,10 @@ class LoadBooks:
 
         An engine computes the requests of a few adapters at once (vLLM `max_loras`). If that many
         have requests, another adapter waits until one of them has no request left. Responses take
-        `response_seconds` and may have begun at any time, so that all n of one adapter have ended
-        after n / (n + 1) of that, and those of the first adapter after 1 / (1 + sum(1 / n)). If
-        there are more adapters than slots, a free slot is taken for one response.
+        `response_seconds` and may have begun at any time. So on average all n of one adapter have
+        ended after n / (n + 1) of that time, and those of the first adapter after
+        1 / (1 + sum(1 / n)) of it. If there are more adapters than slots, a request that takes a
+        free slot keeps it from others for one response.
         """
         models, slots = self._models, self._load.max_adapters
         if not slots:

@@ -25,8 +25,8 @@ from epp.model.prompts.hashing import BlockHash
 NewMirror = Callable[[], KvEventMirror]
 
 _MAX_BLOCKS: Final = 1 << 14
-"""Blocks of waiting prompts that one call schedules, about (10 ms), and that one prompt adds to
-the index."""
+"""About how many blocks of waiting prompts one call schedules (10 ms), and the most blocks of one
+waiting prompt that are in the index."""
 _MANY_BLOCKS: Final = 1 << 12
 """Beyond this many blocks, all hashes of a cache are listed instead of looked up one by one."""
 
@@ -34,11 +34,11 @@ _MANY_BLOCKS: Final = 1 << 12
 class EngineScheduler:
     """One endpoint's cache and the prompts in it; the index has its blocks under `slot`.
 
-    `generation` counts the caches that were replaced: a lease belongs to one of them. `held` of the
-    `capacity` in tokens are held by requests, as of the last change. `waiting` has the prompts that
-    are not scheduled yet. Their first blocks (262,144 tokens at 16 a block) are in the index, too,
-    as they will be cached when a later request is scheduled. `mirror` follows the engine's KV
-    events, `reported` has the blocks that they report; both are None while there are none.
+    `generation` counts replaced caches; a lease belongs to one generation. As of the last change,
+    requests hold `held` of the `capacity` tokens. `waiting` has the prompts that are not scheduled
+    yet. Their first blocks (262,144 tokens at 16 a block) are in the index too, because they will
+    be cached before a later request is scheduled. `mirror` follows the engine's KV events, and
+    `reported` has the blocks in them; both are None while no KV events are followed.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
@@ -69,7 +69,7 @@ class EngineScheduler:
 
     @property
     def blocks(self) -> int:
-        """How many blocks can be found: those in the cache, and those of the reports alone."""
+        """How many blocks can be found: those in the cache, and those that only reports have."""
         return len(self.cache) + len(self._aside())
 
     def sequences(self) -> list[SequenceState]:
@@ -79,14 +79,14 @@ class EngineScheduler:
     # The cache.
 
     def detach(self) -> None:
-        """Remove the endpoint from the index; requests in flight change nothing any more."""
+        """Remove the endpoint from the index; requests in flight no longer change anything."""
         mirrored = () if self.mirror is None else self.mirror.drain()
         self._index.close(self.slot, chain(self._found(), self._drained(), mirrored))
         self._present = False
         self._clear()
 
     def reset(self, spec: CacheSpec) -> None:
-        """Replace the cache by an empty one; requests in flight change nothing any more."""
+        """Replace the cache by an empty one; requests in flight no longer change anything."""
         self.spec = spec
         if self._present:
             self._index.close(self.slot, chain(self._found(), self._drained()))
@@ -104,9 +104,9 @@ class EngineScheduler:
         self._running, self.waiting, self._promised = {}, deque(), BlockHashes()
 
     def reconfigure(self, spec: CacheSpec, *, first: bool) -> None:
-        """Apply `spec` to the cache; one of another model or block size starts empty.
+        """Apply `spec` to the cache, which starts empty if its model or block size changes.
 
-        The `first` report describes the engine from its start, so its block size drops nothing.
+        The `first` report describes the engine from its start, so its block size empties nothing.
         """
         if _make(spec) != _make(self.spec) or not (first or spec.block == self.spec.block):
             self.reset(spec)
@@ -118,7 +118,7 @@ class EngineScheduler:
         self._update_index()
 
     def evict(self, share: float) -> None:
-        """Evict a share (0..1) of the capacity; space without content counts first."""
+        """Evict a share (0..1) of the capacity; empty space counts towards it first."""
         capacity = self.cache.capacity
         self.cache.resize(capacity - int(capacity * share))
         self.cache.resize(capacity)
@@ -161,7 +161,7 @@ class EngineScheduler:
             self.mirror, self.reported = new_mirror(), ReportedBlocks(self.cache)
 
     def apply_change(self, change: Change) -> None:
-        """Correct the cache by one of the engine's own KV events, which are followed."""
+        """Correct the cache by one of the engine's own KV events, if these are followed."""
         if self.mirror is not None and self.reported is not None:
             self.mirror.room = self.spec.capacity + self.spec.offload
             self.mirror.apply(change, self.reported)
@@ -228,8 +228,8 @@ class EngineScheduler:
     def cut_off(self, sequence: SequenceState, computed: int) -> None:
         """Free a prompt of which only the first `computed` tokens were computed.
 
-        None were of one that waits. If the engine reports tokens, its reports count. The caller
-        calls `schedule` afterwards.
+        If the prompt still waits, none were. If the engine reports tokens, its reports decide
+        instead. The caller calls `schedule` afterwards.
         """
         if sequence.cache is not self.cache:
             return
@@ -251,7 +251,7 @@ class EngineScheduler:
     def schedule(self, step: float, now: float) -> None:
         """Schedule waiting prompts that the engine has reached by now; update the index.
 
-        Of very long prompts, one call schedules one.
+        A very long prompt is the last one that a call schedules.
         """
         blocks, self._withdrawn = self._withdrawn, 0
         while self.waiting and blocks < _MAX_BLOCKS:
@@ -315,7 +315,7 @@ class EngineScheduler:
             self._index.remove(self.slot, gone)
 
     def _update_index(self) -> None:
-        """Apply what the cache stored and evicted since the last call to the index."""
+        """Apply to the index what the cache has stored and evicted since the last call."""
         cache, index, slot = self.cache, self._index, self.slot
         self.held = self.capacity - cache.free
         reported = self.reported

@@ -1,9 +1,9 @@
 """What the requests at an endpoint will still generate, and the most tokens that they will hold.
 
 Not all of it is held at once: a request that ends frees its tokens while others still generate. The
-most is the peak of future memory of LightLLM's Past-Future scheduler (arXiv 2507.10150): just
-before a request ends, each that continues has generated as much, and those that ended before hold
-nothing.
+most is the peak of future memory of LightLLM's Past-Future scheduler (arXiv 2507.10150). Memory
+peaks just before a request ends. By then each request that continues has generated equally many
+tokens, and those that ended before hold nothing.
 """
 
 from math import inf
@@ -43,9 +43,9 @@ class _Class:
         self.spread = 0.0
 
     def ends(self) -> list[tuple[float, float, float, float]]:
-        """Return where answers end: tokens, answers, freed tokens, and a share.
+        """Return where answers end: after how many tokens, how many, freed tokens, and a share.
 
-        The share of these answers is taken to have ended before.
+        That share of these answers is assumed to have ended earlier.
         """
         answers = float(self.answers)
         mean, spread = self.coming / answers, self.spread / answers
@@ -65,10 +65,10 @@ class Growth:
         self._most = 0.0  # the result of `most`; below 0: not known
 
     def add(self, answers: int, coming: float, freed: int, spread: float) -> None:
-        """Add a request, of whose answers `coming` more tokens are expected; its end frees `freed`.
+        """Add a request expected to generate `coming` more tokens; its end frees `freed` tokens.
 
-        `spread` is the deviation of that length from its mean, as a share of it: from 0, if it is
-        certain, to 1.
+        `spread` is the deviation of that length, as a share of its mean: 0 if it is certain, at
+        most 1.
         """
         place = class_of(int(coming) // answers)
         found = self._classes.get(place)
@@ -97,9 +97,9 @@ class Growth:
     def most(self, answers: int = 0, each: float = 0.0, freed: float = 0.0) -> float:
         """Return how many more tokens than now will be held at once, at most.
 
-        A request that is not there yet may be included: the number of its answers, the length of
-        `each`, and what its end frees; its prompt counts as held already. The result is then the
-        most until it has ended, as what others hold later does not depend on it.
+        A request that was not sent yet may be included: the number of its `answers`, the length of
+        `each`, and the tokens that its end frees; its prompt counts as held already. The result is
+        then the most until that request has ended: what others hold later does not depend on it.
         """
         if answers:
             return self._peak([(each, float(answers), freed, 0.0)], _LATEST * each)

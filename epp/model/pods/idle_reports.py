@@ -1,17 +1,17 @@
-"""Reports that are compared with what was sent: of an engine without requests, and of none at all.
+"""Reports compared with what was sent: those without requests, and those that are mere copies.
 
-A request is released when it ends. If one is not, its endpoint would count as loaded for good. But
-an engine that reports again and again that it has no requests cannot have one that showed no life
-in all that time.
+A request is released when it ends. If that fails, its endpoint counts as loaded for good. But an
+engine that reports again and again that it has no requests does not have one that showed no life
+meanwhile (`IdleReports`).
 
 A single report proves nothing. It may be late, it lacks requests that came during a long step, and
-it may be a proxy's copy or another engine's. So it takes `_ENOUGH` such reports, each some time
-after the one before, all later than the request's last sign of life; busy reports in between do not
-matter. If a request shows life after an idle report, the report missed it: the reports of that
-endpoint then count anew, twice as far apart.
+it may be a proxy's copy or another engine's. So it takes `_ENOUGH` idle reports, each some time
+after the one before, and all later than the request's last sign of life. Busy reports in between do
+not matter. If a request shows life after an idle report, that report missed it: the endpoint's
+reports are then counted anew, twice as far apart.
 
-What is read as a page may be a copy of one: of a proxy or cache in between, or of an engine whose
-thread for metrics has died. Its requests of other senders would never end.
+A metrics page may be an old copy, from a proxy or cache in between or from an engine whose metrics
+thread has died. Requests of other senders on it would never end (`FrozenReports`).
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ _ENOUGH: Final = 10
 """The number of reports that show that a request is over."""
 _SECONDS_APART: Final = 30.0
 _MAX_SECONDS_APART: Final = 480.0
-"""Seconds from one such report to the next, at least; and the most that this becomes."""
+"""The least seconds from one such report to the next, at first and after all doublings."""
 _LATE_SECONDS: Final = 10.0
 """Seconds for which a report may lack a request that was sent."""
 _MAX_AGE: Final = 10.0
@@ -33,16 +33,16 @@ _MAX_AGES: Final = {ScrapeFailure.LATE: 60.0}
 """Seconds for which a report counts while scrapes fail; longer if pages are only late."""
 _SERVED: Final = 3
 _LAG_SECONDS: Final = 60.0
-"""Own requests that were served and show a copy, if sent so long after the last change.
+"""This number of own requests shows a copy if they were sent this long after the last change.
 
-An exporter may renew its pages only so often, and replicas may tell of requests late.
+An exporter may renew its pages seldom, and replicas may report requests late.
 """
 _OTHERS: Final = 4
 _OTHERS_SECONDS: Final = 60.0
 _OTHERS_UNSEEN_SECONDS: Final = 600.0
-"""Requests of other senders, and seconds for which none of them goes on, that show a copy.
+"""This number of requests of other senders shows a copy if none progresses for these seconds.
 
-It takes longer if pages hardly show that they take more memory: in hundredths, or large blocks.
+The longer time is for pages that hardly show growing memory: in hundredths, or large blocks.
 """
 _MOST_BLOCK: Final = 256
 """Tokens of a block that a few requests fill in that time."""
@@ -60,7 +60,7 @@ class IdleReports:
         self.over_before = -inf
         self._apart = _SECONDS_APART
         self._busy = False  # it has reported a running request, so that it counts them
-        self._at = self._counted = -inf  # the last one, and the last one that counts
+        self._at = self._counted = -inf  # the last idle report; the last that counts
         self._times: deque[float] = deque(maxlen=_ENOUGH)
 
     def report(self, load: Load) -> bool:
@@ -87,18 +87,18 @@ class IdleReports:
 
 
 class FrozenReports:
-    """One endpoint's reports that stay the same, which they last did not at `changed_at`.
+    """One endpoint's reports that stay the same; they last changed at `changed_at`.
 
-    They are `frozen` if the engine counts the tokens of prompts and cannot have stayed the same: it
-    has served requests that were sent since then, which is `proven`, or it seems to have requests
-    of other senders, of which none ends, and none takes more memory. An idle engine's reports are
-    not. `told`: they were proven once.
+    They are `frozen` if the engine counts the tokens of prompts, and its state must have changed:
+    it has served requests that were sent since then (`proven`), or it seems to have requests of
+    other senders, but none of these ends or takes more memory. An idle engine's reports may stay
+    the same. `told`: it was reported once that they are proven frozen.
     """
 
     def __init__(self) -> None:
         self.changed_at = -inf
         self.frozen = self.proven = self.told = False
-        self._served = self._served_before = 0  # now, and when the last report came
+        self._served = self._served_before = 0  # requests: now, and at the last report
         self._first = UNREPORTED
 
     def record_served(self, sent_at: float) -> None:
@@ -110,7 +110,7 @@ class FrozenReports:
         """Compare a report with the ones before; return whether they are frozen.
 
         `own` requests were sent and have not ended. A sleeping engine's requests may all wait. A
-        report may be older than the last requests that were served, but not than the report before.
+        report may be older than the last served requests, but not older than the report before it.
         """
         queries, others = load.cache_queries, load.waiting + load.running - own
         served, self._served_before = self._served_before, self._served
@@ -134,7 +134,7 @@ class FrozenReports:
 
 
 def is_old(load: Load, reason: ScrapeFailure, now: float) -> bool:
-    """Whether a report tells of requests, and is too old for that, as scrapes fail for a reason."""
+    """Whether a report with requests is too old to count, while scrapes fail for this reason."""
     tells = load.counted or load.waiting or load.running or load.kv_usage
     return bool(tells) and _MAX_AGES.get(reason, _MAX_AGE) < now - load.at < inf
 
@@ -150,10 +150,10 @@ def _differ(first: Load, load: Load) -> bool:
 
 
 def _shows_growth(load: Load) -> bool:
-    """Whether the used share shows that requests go on: SGLang has only hundredths of it."""
+    """Whether the used share of memory shows progress; SGLang reports it in hundredths."""
     return load.kv_usage != round(load.kv_usage, 2) and (load.block_size or 0) <= _MOST_BLOCK
 
 
 def _is_rounded(count: float) -> bool:
-    """Whether a count may have more digits than the page."""
+    """Whether the page may show fewer digits than the count has."""
     return count >= _EXACT and float(f"{count:.6g}") == count

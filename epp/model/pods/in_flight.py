@@ -25,8 +25,8 @@ _TOKENS_A_SECOND: Final = 4096.0
 """The most tokens of an answer per second: more than the fastest engines generate. A class may be
 slower than some of its endpoints, and it learns nothing from answers that come whole."""
 _TOKENS_A_STEP: Final = 8.0
-"""The same per step of its class; the greater bound counts. Speculated tokens are learned as
-shorter steps."""
+"""The most tokens of an answer per step of its class; the greater of the two bounds counts.
+Speculated tokens are learned as shorter steps."""
 _MOST_TOKENS: Final = 1 << 20
 """The most tokens of an answer, however long it takes."""
 
@@ -42,17 +42,17 @@ class InFlightRequest:
         self.active_at = sent_at
         """When it last showed life; infinite if it is not observed."""
         self.cached = 0
-        """How many tokens were predicted to hit."""
+        """How many prompt tokens were predicted to be cached."""
         self.matched = 0
-        """How many blocks of the index they are in."""
+        """How many blocks of the index hold these tokens."""
         self.began: float | None = None
         """When its first token came; None while none was seen."""
         self.disaggregated = False
         """Whether another endpoint computes its prompts."""
         self.prefill: InFlightRequest | None = None
-        """Its part at that endpoint; None once that is over."""
+        """Its part at the endpoint that computes its prompts; None once that part is over."""
         self.encode: InFlightRequest | None = None
-        """Its part at an endpoint that encodes its images; None once that is over."""
+        """Its part at an endpoint that encodes its images; None once that part is over."""
         self.encoded_first = False
         """Whether its prompts are computed once another endpoint has encoded its images."""
         self.weight = 1.0
@@ -83,12 +83,12 @@ class InFlightRequest:
         return encode
 
     def aggregate(self, now: float) -> None:
-        """Have the endpoint itself do all after all; call it before `send`."""
+        """Let the endpoint compute all stages itself after all; call it before `send`."""
         self.end_prefill(now, revoked=True)
         self.disaggregated = self.encoded_first = False
 
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
-        """Send it to a pod whose cache saves it `estimate`."""
+        """Send it to a pod whose cache is predicted to save `estimate`."""
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
         if pod.feedback.trust < DOUBT:  # it is booked as it was priced
             counted = pod.feedback.discount(estimate.cached)
@@ -107,7 +107,7 @@ class InFlightRequest:
     def unprefilled(self) -> int:
         """The uncached tokens of the prompts; 0 once the first token of the response was seen.
 
-        0 too if another endpoint computes them.
+        Also 0 if another endpoint computes them.
         """
         begun = self.disaggregated or self.began is not None
         return 0 if begun else self.quote.tokens - self.cached
@@ -125,7 +125,7 @@ class InFlightRequest:
 
     @property
     def is_over(self) -> bool:
-        """Whether each of its endpoints that is not gone shows that it has long ended."""
+        """Whether all its endpoints that are not gone report that it ended long ago."""
         there = [each.pod for each in self.parts if each.pod.home]
         return all(self.active_at < pod.idle_reports.over_before for pod in there)
 
@@ -143,10 +143,8 @@ class InFlightRequest:
         self.record_activity(now)
         self.began = now
         if self.disaggregated:
-            if (
-                self.prefill is not None and not self.pod.load.waiting
-            ):  # else it may not have ended there
-                self.prefill.record_first_token(now)
+            if self.prefill is not None and not self.pod.load.waiting:
+                self.prefill.record_first_token(now)  # else it may not have ended there
             self.end_prefill(now)
             self.pod.count_time(now)
             self._mark = self.pod.pace.mark()
@@ -168,7 +166,7 @@ class InFlightRequest:
         self._mark = pod.pace.mark()
 
     def _slept(self, since: float) -> bool:
-        """Whether its endpoint slept at that time or later; requests stay there meanwhile."""
+        """Whether its endpoint slept at that time or later; a sleeping engine keeps requests."""
         return self.pod.ledger.slept_at >= since
 
     def take_back(self) -> None:
@@ -184,7 +182,7 @@ class InFlightRequest:
     def end_prefill(self, now: float, *, revoked: bool = False, begun: bool = True) -> None:
         """Free what the request holds at other endpoints that encode or compute its prompts.
 
-        `revoked` if these never computed them; `begun` if the response has begun.
+        `revoked`: those endpoints never computed them. `begun`: the response has begun.
         """
         if self.encode is not None:
             if begun and not revoked:
@@ -203,7 +201,7 @@ class InFlightRequest:
     def can_have_generated(self, tokens: int, now: float) -> bool:
         """Return whether its answers can have this many tokens by now: servers may report nonsense.
 
-        The speed of the class counts, as an endpoint that reports too many tokens looks fast.
+        The bound follows the class's speed: an endpoint that reports too many tokens looks fast.
         """
         if tokens <= _ANY_TIME:
             return True
@@ -226,7 +224,7 @@ class InFlightRequest:
     def seen_tokens(self, pieces: int, output_lengths: OutputLengths) -> int:
         """Return how many tokens these pieces of its stream have, within its client's limit.
 
-        If it is not observed, `pieces` is a guess in tokens already.
+        If the response is not observed, `pieces` is already a guess in tokens.
         """
         quote = self.quote
         if self.unobserved:
@@ -274,9 +272,9 @@ class InFlightRequest:
         return self.quote.tokens - int((1.0 - done) * first.unprefilled)
 
     def cut_off(self, computed: int) -> None:
-        """Have its only prompt cached as far as it was computed: it ends, maybe before all was.
+        """Record that its only prompt is cached as far as it was computed when it ended.
 
-        If another endpoint computes it, this one gets the blocks once it has computed all.
+        If another endpoint computes the prompt, this one gets the blocks once all are computed.
         """
         if computed < self.quote.tokens:
             for each in self.parts:

@@ -19,11 +19,11 @@ OVERDUE_SECONDS: Final = 60.0
 _BUSY_SECONDS: Final = 10.0
 """The time constant over which the busy share is averaged."""
 _REFUSALS: Final = 5
-"""The number of such answers in a row, without a response that began, that show a refusing one."""
+"""This many errors or shed requests in a row, with no response begun, show that it refuses."""
 _REFUSES_SECONDS: Final = 1.0
-"""Seconds between two requests that try whether it still refuses."""
+"""Seconds between two requests that test whether an endpoint still refuses."""
 _SPAN_SECONDS: Final = 0.25
-"""Seconds of prefills, expected or taken, that make a measurement."""
+"""The fewest seconds of prefills, predicted or taken, that make a measurement."""
 _STEP_SECONDS: Final = 0.005
 """Seconds between two steps, at least: the first tokens of one step come closer together."""
 _MIN_SECONDS: Final = 1e-9
@@ -32,9 +32,9 @@ _MIN_SECONDS: Final = 1e-9
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class _Prefill:
-    """A predicted prefill of a request; `deadline_only` if no first token will be seen.
+    """A predicted prefill of a request; `deadline_only`: its first token will not be seen.
 
-    `beside` of its `seconds` are for decodes in the same steps.
+    `beside` is the part of its `seconds` that decodes in the same steps take.
     """
 
     def __init__(  # noqa: PLR0913 (what is known of it)
@@ -56,23 +56,23 @@ class _Prefill:
 
     @property
     def grace(self) -> float:
-        """Seconds past its prediction after which it is over."""
+        """Seconds past its prediction after which it counts as over."""
         return 0.0 if self.deadline_only else OVERDUE_SECONDS
 
 
 class Ledger:
     """The requests at one endpoint. Times are seconds of the caller's clock, which never goes back.
 
-    By the last scrape, `running` requests run there in all, and `external_waiting` of others wait.
-    `queued_tokens` are those of prefills that were not over at the last call with a time. `sent`
-    counts all requests that were ever sent, `begun` the responses that have begun; one that comes
-    whole begins as it ends. The engine was last asleep at `slept_at`; times of requests that were
-    sent before are not learned from.
+    At the last scrape, `running` requests of all senders ran there, and `external_waiting` requests
+    of other senders waited. `queued_tokens` counts the tokens of prefills that were not over at the
+    last call with a time. `sent` counts all requests ever sent. `begun` counts the responses that
+    have begun; a response that comes whole begins as it ends. The engine was last asleep at
+    `slept_at`; nothing is learned from the times of requests that were sent before.
 
     An endpoint that answers with errors at once, or sheds load, is always free, and would get all
-    that wait. So after some such answers in a row it refuses until `refuses_until`: a second after
-    the last one, or after the last request that was to try it. One that is in doubt gets as many
-    requests within a second as such answers show that it refuses.
+    waiting requests. So after `_REFUSALS` such answers in a row it refuses until `refuses_until`: a
+    second after the last one, or after the last request that tested it. An endpoint in doubt gets
+    `_REFUSALS` requests within a second.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Ledger:
 
     @property
     def refuses(self) -> bool:
-        """Whether its last answers were all errors: it gets no more than a request to try it."""
+        """Whether its last answers were all errors, so that it gets single requests as tests."""
         return self._refusals >= _REFUSALS
 
     def prefilling(self, now: float) -> int:
@@ -126,15 +126,15 @@ class Ledger:
         return max(_MIN_SECONDS, self._queued_seconds - done)
 
     def reaches(self, request: RequestId, seconds: float, now: float) -> bool:
-        """Return whether less than `seconds` of prefill are before a request.
+        """Return whether less than `seconds` of prefill are queued before a request.
 
-        None are once its own is over.
+        Nothing is queued before a request whose own prefill is over.
         """
         self._advance(now)
         entry = self._prefills.get(request)
         if entry is None:
             return seconds > 0
-        # A head that takes longer than predicted does nothing of those behind it.
+        # While the head takes longer than predicted, those behind it make no progress.
         before, done = 0.0, max(0.0, now - self._head_since)
         if self._head is not None:
             done = min(done, self._head.seconds)
@@ -154,7 +154,7 @@ class Ledger:
         return done / entry.seconds if done < entry.seconds else 1.0
 
     def overdue(self, now: float) -> tuple[float, float] | None:
-        """Return when the head of the queue was to end, and the seconds that it was to take.
+        """Return when the head of the queue should have ended, and its predicted seconds.
 
         None if it is not late, or if its first token will not be seen.
         """
@@ -179,11 +179,11 @@ class Ledger:
     ) -> None:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
-        `beside` of these seconds are for decodes in the same steps. `observed` if its first token
-        will be seen. The endpoint takes `slowness` times as long as its class predicted at first.
-        A `delayed` prefill may begin after its turn, or be longer than predicted, so nothing is
-        learned from the time of this one and those queued with it. A request that is there already
-        moves to the end of the queue, with these numbers.
+        `beside` is the part of these seconds that decodes in the same steps take. `observed`: its
+        first token will be seen. The endpoint takes `slowness` times as long as its class predicted
+        at first. A `delayed` prefill may begin after its turn, or take longer than predicted, so
+        nothing is learned from its time, or from those queued with it. A request that is already in
+        the ledger moves to the end of the queue, with these numbers.
         """
         self._drop(request, now)
         if not self._prefills:
@@ -210,7 +210,7 @@ class Ledger:
             self.refuses_until = now + _REFUSES_SECONDS
 
     def doubt(self) -> None:
-        """Doubt, until a response begins, that an endpoint without requests so far serves any."""
+        """Assume that an endpoint that was sent no request yet may refuse, until it responds."""
         self._doubted = True
 
     def record_refusal(self, now: float) -> None:
@@ -236,12 +236,12 @@ class Ledger:
         self._count(request, now)
 
     def record_first_token(self, request: RequestId, now: float) -> tuple[float, float] | None:
-        """End a request's prefill; a request without one changes nothing.
+        """End a request's prefill, if any; return a measurement if this ends a span of prefills.
 
-        If that ends a span of prefills, returns the seconds that the class at first predicted for
-        it, and those that it took. A span ends with this prefill if the queue is empty then, else
-        before it, after a quarter of a second: prompts of one step end together, so a span ends
-        with a step. A span that took less than the decodes beside it teaches nothing.
+        A measurement is the seconds that the class first predicted for the span, and those that it
+        took. If the queue is then empty, the span ends with this prefill. Otherwise it ends before
+        this prefill, after a quarter of a second: prompts of one step end together, so a span ends
+        with a step. Nothing is learned from a span that took less than the decodes beside it.
         """
         self._advance(now)
         self.record_begin()
@@ -282,7 +282,7 @@ class Ledger:
             self._prefills[request].deadline_only = True
 
     def delay(self, request: RequestId) -> None:
-        """End a request's prefill by the clock, without a measurement: it begins when it can."""
+        """End a request's prefill by the clock, unmeasured, as it may begin after its turn."""
         if request in self._prefills:
             self._prefills[request].deadline_only = True
             self._span_measured = False

@@ -1,8 +1,9 @@
 """Outlier detection: endpoints that fail or stall are left out for a while, as in Envoy.
 
-An endpoint is ejected after some failures in a row: for `base_ejection_time` times the number of
-ejections in a row. One that accepts requests and does nothing is ejected too, until it shows life.
-At most half of the endpoints of a role are left out: one that fails as all do is not an outlier.
+An endpoint is ejected after several failures in a row, for `base_ejection_time` times the number of
+its ejections in a row. One that accepts requests but does nothing is ejected too, until it shows
+life. At most half of the endpoints of a role are left out: one that fails as all do is not an
+outlier.
 
 Responses count in the order in which their requests were sent (`OutlierState`).
 """
@@ -35,7 +36,7 @@ _MAX_SHARE: Final = 0.99
 _STALL_SECONDS: Final = 15.0
 """Seconds without a sign of life, while a prefill is overdue, after which an endpoint stalls."""
 _STALL_FACTOR: Final = 3.0
-"""The same, in multiples of what that prefill was predicted to take."""
+"""The same in multiples of the predicted seconds of that prefill; the longer time counts."""
 _SLOW_SECONDS: Final = 1.0
 """If an endpoint shows life this many seconds after a request, and the proxy tries another one, it
 may only be slow: proxies that hedge requests wait this long, and failures are mostly faster."""
@@ -43,7 +44,7 @@ may only be slow: proxies that hedge requests wait this long, and failures are m
 Outcome = FirstToken | Generated | Finished | Aborted | Unobserved
 """An event that shows how an endpoint serves a request."""
 Found = Ejected | Returned | ReportsFrozen
-"""What is found out of an endpoint."""
+"""A finding about an endpoint."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _STALL: Final = EjectionReason.STALL
@@ -56,67 +57,68 @@ def most_ejected(endpoints: int) -> int:
 
 
 class OutlierDetection:
-    """Finds out which of `pods` must be left out, and when they return.
+    """Finds out from requests in flight which of `pods` to leave out, and when they return.
 
     Its findings are events, which take effect by `apply`. `due` is the time of the next return,
     infinite while none is left out. `names_served`: the proxy reports which endpoints served
     requests.
     """
 
-    def __init__(self, pods: Pods, settings: OutlierSettings) -> None:
+    def __init__(
+        self,
+        pods: Pods,
+        in_flight: Mapping[RequestId, InFlightRequest],
+        settings: OutlierSettings,
+    ) -> None:
         self.due = inf
         self.names_served = False
         self._pods: Final = pods
+        self._in_flight: Final = in_flight
         self._settings: Final = settings
         self._changes = -1  # of `pods`, when they were last looked at
 
     # Findings.
 
-    def observe(
-        self, event: Outcome, in_flight: Mapping[RequestId, InFlightRequest], now: float
-    ) -> Sequence[Found]:
-        """Learn from an event, not a guess, that has not taken effect yet.
+    def observe(self, event: Outcome, now: float) -> Sequence[Found]:
+        """Learn from an observed event, not a guessed one, before it takes effect.
 
-        A failure counts for the endpoint that served the request; for none, if the proxy names such
-        endpoints and named none. If others encode or compute the prompt, it counts for the decode
-        endpoint, which answers for all, until it serves a request (`_moved`), or one of the others
-        turns out to be gone. A first token is a sign of life of all.
+        A failure counts against the endpoint that served the request. It does not count if the
+        proxy names such endpoints and named none. If other endpoints encode or compute the prompt,
+        it counts against the decode endpoint, which answers for all of them. That lasts until the
+        decode endpoint serves a request (`_moved`), or another of them turns out to be gone
+        (`_lost`). A first token is a sign of life of all.
         """
         if not self._settings.consecutive_failures:
             return ()
-        request = in_flight.get(event.request_id)
+        request = self._in_flight.get(event.request_id)
         if request is None:
             return ()
         prefill = request.prefill
         moved: Sequence[Found] = ()
         if isinstance(event, Aborted):
-            if self._blamed(event, request, in_flight):
+            if self._blamed(event, request):
                 return list(self._failed(request.pod))
         elif isinstance(event, Generated):
             request.pod.outlier.alive_at = now
         elif not isinstance(event, Unobserved) or event.begun:
-            moved = self._succeeded(request, in_flight, now)
+            moved = self._succeeded(request, now)
         revived = _revived(request.pod)
         if prefill is not None:
             revived += _revived(prefill.pod)
         return [*moved, *revived] if moved else revived
 
-    def _succeeded(
-        self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest], now: float
-    ) -> Sequence[Found]:
+    def _succeeded(self, request: InFlightRequest, now: float) -> Sequence[Found]:
         ended = request.pod.outlier.record_success(request.sent_at, now)
         if request.prefill is not None:
             request.prefill.pod.outlier.record_success(request.sent_at, now)
         if request.encode is not None:
             request.encode.pod.outlier.record_success(request.sent_at, now)
-        return self._moved(ended, in_flight) if ended else ()
+        return self._moved(ended) if ended else ()
 
-    def _moved(
-        self, ended: Sequence[FailedRequest], in_flight: Mapping[RequestId, InFlightRequest]
-    ) -> list[Found]:
-        """Count failures of a decode endpoint that is well for those of the stages before.
+    def _moved(self, ended: Sequence[FailedRequest]) -> list[Found]:
+        """Count failures of a decode endpoint that is well against the stages before it instead.
 
-        A row that is long enough for an ejection may have been its own.
+        A row that is long enough for an ejection is not moved: the failures may be its own.
         """
         found: dict[EndpointId, Pod] = {}
         for each in ended if len(ended) < self._settings.consecutive_failures else ():
@@ -124,51 +126,37 @@ class OutlierDetection:
                 if not each.slow:
                     pod.outlier.count_failure(pod.ledger.sent)
                 failed = FailedRequest(each.sent_at, each.prompt, slow=each.slow)
-                if pod.outlier.record_failure(failed, _unanswered(pod, in_flight)):
+                if pod.outlier.record_failure(failed, self._unanswered(pod)):
                     found[pod.endpoint.id] = pod
         return [event for pod in found.values() for event in self._failed(pod)]
 
-    def _blamed(
-        self,
-        event: Aborted,
-        request: InFlightRequest,
-        in_flight: Mapping[RequestId, InFlightRequest],
-    ) -> bool:
+    def _blamed(self, event: Aborted, request: InFlightRequest) -> bool:
         """Record a failure for which an endpoint is to blame; return whether it counts."""
         failure = event.failure
         if failure is None or failure is _BUSY or (self.names_served and not event.served):
             return False
-        return self._counts(request, failure, in_flight)
+        return self._counts(request, failure)
 
-    def passed_over(
-        self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
-    ) -> Sequence[Found]:
-        """Learn that the proxy retried a request at another endpoint than where it was sent first.
+    def passed_over(self, request: InFlightRequest) -> Sequence[Found]:
+        """Learn that the proxy retried a request at another endpoint than the first one.
 
-        It does that after any failure, or beside a first try that takes long (Envoy's
-        `hedge_on_per_try_timeout`), of which a longer row is needed. An endpoint that has served
-        nothing so far may only be unknown to the proxy yet.
+        It retries after any failure, or while a slow first try goes on (Envoy's
+        `hedge_on_per_try_timeout`); slow tries need a longer row. An endpoint that has never served
+        a request is not blamed: the proxy may not know it yet.
         """
         state = request.pod.outlier
         if not self._settings.consecutive_failures or not state.has_served:
             return ()
         slow = state.alive_at >= request.sent_at + _SLOW_SECONDS
-        if not self._counts(request, Failure.ERROR, in_flight, slow=slow):
+        if not self._counts(request, Failure.ERROR, slow=slow):
             return ()
         return list(self._failed(request.pod))
 
-    def _counts(
-        self,
-        request: InFlightRequest,
-        failure: Failure,
-        in_flight: Mapping[RequestId, InFlightRequest],
-        *,
-        slow: bool = False,
-    ) -> bool:
+    def _counts(self, request: InFlightRequest, failure: Failure, *, slow: bool = False) -> bool:
         """Record a failure at the endpoint that answered; return whether it counts.
 
-        An error may be the request's own fault, so it never counts if the prompt is not known. One
-        that may only be `slow` is not part of the share of failures.
+        An error may be the request's own fault, so it never counts if the prompt is not known. A
+        failure that may only be `slow` is left out of the share of failures.
         """
         prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
         if failure is Failure.ERROR and prompt is None:
@@ -178,10 +166,18 @@ class OutlierDetection:
             each.blamed = True
         if not slow:
             pod.outlier.count_failure(pod.ledger.sent)
-        return pod.outlier.record_failure(
-            FailedRequest(request.sent_at, prompt, stages, slow=slow),
-            _unanswered(pod, in_flight, request),
-        )
+        failed = FailedRequest(request.sent_at, prompt, stages, slow=slow)
+        return pod.outlier.record_failure(failed, self._unanswered(pod, request))
+
+    def _unanswered(self, pod: Pod, request: InFlightRequest | None = None) -> Iterator[float]:
+        """Yield when an endpoint's unanswered requests, other than `request`, were sent.
+
+        There may be thousands, so they are looked up only as needed.
+        """
+        for name in pod.ledger.request_ids:
+            other = self._in_flight.get(name)
+            if other is not None and other is not request and other.began is None:
+                yield other.sent_at
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Found]:
         """Compare an endpoint's report with the one before, to find out whether it stalls."""
@@ -211,9 +207,9 @@ class OutlierDetection:
         return [Ejected(pod.endpoint.id, EjectionReason.STALL, seconds)]
 
     def _lost(self, pod: Pod) -> Sequence[Returned]:
-        """Take back failures of others on requests of which an endpoint was to compute a stage.
+        """Take back failures of other endpoints on requests of which a lost one had a stage.
 
-        Its server is gone, and may have been when those requests failed.
+        Its server is gone, and may have been gone when those requests failed.
         """
         if not pod.outlier.blamed:
             return ()
@@ -260,7 +256,7 @@ class OutlierDetection:
             yield Ejected(pod.endpoint.id, EjectionReason.FAILURES, seconds)
 
     def _stalls(self, pod: Pod, now: float) -> bool:
-        """Whether an endpoint shows no life with a prefill long overdue, and another one does."""
+        """Whether an endpoint with a long overdue prefill shows no life while a peer does."""
         # If an endpoint only computes prompts for others, its progress is not seen.
         overdue = None if pod.partial else pod.ledger.overdue(now)
         if overdue is None or _out(pod):
@@ -279,20 +275,18 @@ class OutlierDetection:
         return sum(map(_out, peers)) < most_ejected(len(peers))
 
     def _peers(self, role: str) -> list[Pod]:
-        """Return the reachable endpoints of a role; the others are left out anyway."""
+        """Return the reachable endpoints of a role; unreachable ones are left out anyway."""
         return [pod for pod in self._pods.values() if pod.reachable and _role(pod) == role]
 
     def apply(self, event: Found, now: float) -> None:
-        """Leave an endpoint out, or let it be picked again; change nothing if it already is so.
+        """Leave an endpoint out, or let it be picked again; do nothing if this is already done.
 
-        The reports of one whose page is a copy are ignored without that (`Pod.report`).
+        `ReportsFrozen` changes nothing here: `Pod.report` itself ignores reports of a copied page.
         """
         pod = self._pods.get(event.endpoint_id)
-        if (
-            isinstance(event, ReportsFrozen)
-            or pod is None
-            or _out(pod) is isinstance(event, Ejected)
-        ):
+        if isinstance(event, ReportsFrozen) or pod is None:
+            return
+        if _out(pod) is isinstance(event, Ejected):
             return
         if isinstance(event, Ejected):
             pod.outlier.eject(event.reason, event.seconds, now)
@@ -302,25 +296,11 @@ class OutlierDetection:
         self._pods.refresh()
 
 
-def _unanswered(
-    pod: Pod,
-    in_flight: Mapping[RequestId, InFlightRequest],
-    request: InFlightRequest | None = None,
-) -> Iterator[float]:
-    """Yield when an endpoint's unanswered requests, other than `request`, were sent.
-
-    There may be thousands, so they are looked up only as needed.
-    """
-    for name in pod.ledger.request_ids:
-        other = in_flight.get(name)
-        if other is not None and other is not request and other.began is None:
-            yield other.sent_at
-
-
 def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
     """Return how many times longer a row must be if all other endpoints fail now and then, too.
 
-    At the best one's share of failures it must be as unlikely as the usual row at one in ten.
+    At the lowest share of failures among them, the longer row must be as unlikely as the usual row
+    is at a share of one in ten.
     """
     others = [each for each in peers if each is not pod and not _out(each)]
     share = min((each.outlier.share(each.ledger.sent) for each in others), default=0.0)
@@ -337,7 +317,8 @@ def _revived(pod: Pod) -> list[Found]:
 def shows_life(before: Load, after: Load) -> bool:
     """Whether an engine did something between two reports, or slept at one of them.
 
-    More waiting requests are the doing of clients, and it is not the engine's if they do not count.
+    More waiting requests are the clients' doing. Numbers of requests show nothing if they only
+    count at one of the reports (`Load.counted`).
     """
     requests = (
         after.waiting < before.waiting

@@ -50,9 +50,10 @@ class FailedRequest:
 class OutlierState:
     """One endpoint. `failures` came in a row; it last showed a sign of life at `alive_at`.
 
-    `ejected` says why it is left out, None while it is not: since `ejected_at`, and until `until`
-    at the latest. It last returned at `returned_at`, with its failures: one more ejects it again,
-    unless it succeeds first. `blamed`: others failed on requests of which it computed a stage.
+    `ejected` says why it is left out, from `ejected_at` until `until` at the latest; None while it
+    is not left out. It last returned at `returned_at` and kept its failures: one more ejects it
+    again, unless it succeeds first. `blamed`: other endpoints failed on requests of which it
+    computed a stage.
     """
 
     def __init__(self) -> None:
@@ -62,11 +63,11 @@ class OutlierState:
         self.ejected: EjectionReason | None = None
         self.ejected_at = self.until = self.returned_at = -inf
         self._failed: list[FailedRequest] = []  # by `sent_at`: those after the last success
-        self._served_at = -inf  # when that one was sent
+        self._served_at = -inf  # when the last served request was sent
         self._well_since = inf
         self._ejections = 0
         self._lately_failed = self._lately_sent = 0.0
-        self._sent = 0  # in all, at the last failure
+        self._sent = 0  # requests sent in all, at the last failure
 
     @property
     def has_served(self) -> bool:
@@ -86,8 +87,8 @@ class OutlierState:
     def record_success(self, sent_at: float, now: float) -> Sequence[FailedRequest]:
         """Record a first token, or a good answer, to a request that was sent at `sent_at`.
 
-        It ends the row of failures of requests that were sent before, which are returned. Having
-        been well for as long as it was left out, the endpoint has one ejection less in a row.
+        Returns the failures of requests that were sent before it, whose row it ends. Once the
+        endpoint was well for as long as it was left out, it has one ejection less in a row.
         """
         self.alive_at = now
         self._served_at = max(self._served_at, sent_at)
@@ -105,9 +106,9 @@ class OutlierState:
     def record_failure(self, request: FailedRequest, unanswered: Iterable[float]) -> bool:
         """Record a failure; return whether it counts.
 
-        It does not if the request was sent before one that was served, or before the endpoint last
-        returned. A prompt that may be the cause counts once. A row ends at any of the `unanswered`
-        requests, which are given by when they were sent.
+        It does not count if the request was sent before one that was served, or before the endpoint
+        last returned. A prompt that may be the cause counts once. A row ends at each of the
+        `unanswered` requests, which are given by the times at which they were sent.
         """
         sent_at, prompt = request.sent_at, request.prompt
         if self.ejected is not None or sent_at < max(self.returned_at, self._served_at):
@@ -128,7 +129,7 @@ class OutlierState:
         return True
 
     def forgive(self, stage: "OutlierState") -> None:
-        """Take back the failures of requests of which an endpoint was to compute a stage."""
+        """Take back the failures of requests of which the endpoint of `stage` had a part."""
         self._keep([each for each in self._failed if stage not in each.stages])
 
     def _keep(self, failed: list[FailedRequest]) -> None:

@@ -1,8 +1,8 @@
 """How fast one endpoint is: its own slowness, relative to what is learned of its class.
 
 Prefill is measured by the ledger, from one first token to the next. Decoding is measured by
-responses: the tokens that came, without those from steps of prefills, are compared with the steps
-that the class would have made in the time without prefills, with the same sequences and context.
+responses: the tokens from steps without prefills are compared with the steps that the class would
+have made in the same time, with the same sequences and context.
 """
 
 from math import inf
@@ -18,10 +18,10 @@ from epp.model.learning.slowness import Slowness
 from epp.values import Value
 
 _MIN_TOKENS: Final = 32
-"""The fewest tokens that make a measurement."""
+"""The fewest tokens from steps without prefills that make a measurement."""
 _MIN_SHARE: Final = 0.5
-"""Their least share of all tokens: if steps of prefills made most of them, some of those steps may
-have been shared by several prompts."""
+"""The least share of such tokens in a response: if most came from steps of prefills, some of those
+steps may have been shared by several prompts."""
 
 
 class PaceClass:
@@ -56,8 +56,9 @@ class PaceClass:
 class PaceMark(Value):
     """What an endpoint has done up to one moment.
 
-    It decoded for `seconds` without any prefill, in which its class would at first have made
-    `steps`; `sequences` and `held` are sums over these steps. It made `prefill_steps` besides.
+    It decoded for `seconds` without any prefill. By the first predictions, its class would have
+    made `steps` in that time; `sequences` and `held` are sums over these steps. In addition, it
+    made `prefill_steps`.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class PaceMark(Value):
 class Pace:
     """The speed of one endpoint.
 
-    It takes `prefill_slowness` times what its class predicts for a prefill, and
-    `decode_slowness` times for a step of decoding.
+    A prefill takes `prefill_slowness` times as long as its class predicts, and a step of decoding
+    `decode_slowness` times as long.
     """
 
     def __init__(self, of_class: PaceClass) -> None:
@@ -102,7 +103,7 @@ class Pace:
         return self.prefill_slowness.value * self.of_class.prefill.longest
 
     def decode_seconds(self, sequences: float, held: float) -> float:
-        """Return the seconds that decoding adds to a step, of a prefill or not."""
+        """Return the seconds that decoding adds to a step, whether it prefills or not."""
         decode = self.of_class.decode
         return self.decode_slowness.value * (decode.sequence * sequences + decode.context * held)
 
@@ -137,8 +138,8 @@ class Pace:
     def learn_prefill(self, expected: float, seconds: float, now: float) -> float:
         """Learn that a prefill for which the class at first predicted `expected` took `seconds`.
 
-        While little is known of the class nothing is learned, or the first endpoint that is
-        measured would look faster or slower than the others. Returns what `Slowness.learn` does.
+        Nothing is learned while little is known of the class: the first measured endpoint would
+        look faster or slower than the others. Returns what `Slowness.learn` does.
         """
         if not self.of_class.prefill.fit.settled:
             return 0.0

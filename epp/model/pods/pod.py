@@ -79,7 +79,7 @@ class Pod:
         self.answered_at = -inf
         """When a response last began."""
         self.answers_apart = inf
-        """Seconds between the beginnings of responses, of late."""
+        """Seconds between the beginnings of recent responses, on average."""
         self.reachable = True
         """Whether it can be connected to, and is awake."""
         self.outlier = OutlierState()
@@ -164,7 +164,7 @@ class Pod:
 
     @property
     def step_ratio(self) -> float:
-        """How many times as long a step takes with what runs now as with one sequence."""
+        """The duration of a step with what runs now, in multiples of one with a single sequence."""
         alone = self.pace.step_seconds(1.0, 0.0)
         return self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens) / alone
 
@@ -183,10 +183,10 @@ class Pod:
     def admit(
         self, quote: Quote, estimate: Estimate, now: float, *, decode_only: bool
     ) -> Admission:
-        """Add a request to the books and the scheduler; the cache saves it `estimate`.
+        """Add a request to the books and the scheduler; the cache should save `estimate`.
 
-        `decode_only` if another endpoint computes its prompts. If an error is raised, nothing of
-        it remains.
+        `decode_only`: another endpoint computes its prompts. If an error is raised, nothing of the
+        request remains.
         """
         model, request_id, scheduler = quote.target_model, quote.request_id, self.scheduler
         longest_step = self.pace.longest_step
@@ -281,7 +281,7 @@ class Pod:
                 self.scheduler.end_reports()
 
     def detach(self) -> None:
-        """Remove the endpoint from the index; its requests change nothing any more."""
+        """Remove the endpoint from the index; its requests no longer change anything."""
         self.home.clear()
         self.pace.join(PaceClass())
         self.scheduler.detach()
@@ -363,7 +363,7 @@ class Pod:
     def record_failure(self, reason: ScrapeFailure, now: float) -> None:
         """Apply a failed scrape: the endpoint is unreachable if it cannot be connected to.
 
-        The requests of a report that is old do not count any more.
+        Requests of a report that has become too old (`is_old`) no longer count.
         """
         if is_old(self.load, reason, now):
             self.load = self.load.uncounted(self.load.at)

@@ -23,7 +23,7 @@ from epp.model.prompts.served_names import ServedNames
 from epp.model.quote import Quote
 
 _PARTS: Final = 64
-"""This part of a cache is forgotten before looking again for the fullest one: 1 / 64."""
+"""One 64th of the fullest cache is forgotten, then the fullest one is looked for again."""
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
 
@@ -50,12 +50,12 @@ def _serving(pods: list[Pod], model: str) -> list[Pod]:
 
 
 class Pods:
-    """All pods. `capacity`, in tokens, is that of caches whose endpoints have not reported one.
+    """All pods. `capacity`, in tokens, is assumed for caches that no report has described.
 
-    `adapters` are all names of adapters that any endpoint reported. `shortest_context` is the least
-    listed limit of a context, in tokens: shorter requests fit everywhere. `changes` counts events
-    that may have changed which pods are eligible. `kv_events` has counts of all pods that there
-    were.
+    `adapters` has the names of all adapters that any endpoint has reported. `shortest_context` is
+    the lowest listed limit of a context, in tokens: shorter requests fit everywhere. `changes`
+    counts events that may have changed which pods are eligible. `kv_events` counts the KV events of
+    all pods, removed ones included.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -174,7 +174,7 @@ class Pods:
     def least_context(self, quote: Quote, prompts: Prompts) -> int:
         """Return the least length of a request's context, in tokens; 0 if it fits everywhere.
 
-        Whether it fits is decided by the estimated length, not by the least.
+        The estimated length decides whether it fits everywhere, not the least length.
         """
         if quote.tokens + (quote.max_tokens or 0) <= self.shortest_context:
             return 0
@@ -190,7 +190,7 @@ class Pods:
             pod.models, pod.max_model_lens = None, {}
 
     def serves(self, model: str) -> bool | None:
-        """Return whether any endpoint serves a model; None while an unlisted one may."""
+        """Return whether any endpoint serves a model; None while one without a full list may."""
         if not self._listed:
             return None
         if self._served[model]:
@@ -205,7 +205,7 @@ class Pods:
         return True
 
     def follow_anew(self) -> None:
-        """Follow KV events anew, as after a gap, since prompts are cut into other blocks."""
+        """Follow KV events anew, as after a gap: prompts are cut into other blocks now."""
         for pod in self._by_id.values():
             if pod.scheduler.mirror is not None:
                 pod.follow((BlocksCleared(Cleared.GAP),))
@@ -230,11 +230,11 @@ class Pods:
             pod.scheduler.coarsen(some)
             if self._index.held < held:
                 return True
-            some *= 2  # the index has no blocks of responses, which may go first
+            some *= 2  # what went may be blocks of responses, which the index does not have
         return False
 
     def refresh(self) -> None:
-        """Discard the lists of eligible pods, as a pod's `eligibility` or ejection changed."""
+        """Discard the lists of eligible pods, because a pod's `eligibility` or ejection changed."""
         self.changes += 1
         self._eligible = self._whole = None
 
@@ -248,9 +248,9 @@ class Pods:
     ) -> EligiblePods:
         """Return the pods of a subset that are reachable and, unless `ejected`, not ejected.
 
-        If all reachable pods are ejected, they are all returned; if none is reachable, all are.
-        For a `whole` request, pods whose roles serve only parts are left out. Pods that list their
-        models without `model` are left out if others list it.
+        If all reachable pods are ejected, they are all returned; if none is reachable, all are. For
+        a `whole` request, pods whose roles serve only parts are left out. If any pod lists `model`,
+        those whose lists lack it are left out.
 
         `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has
         them in `x-gateway-destination-endpoint-subset`; None stands for all pods.

@@ -1,12 +1,15 @@
 """Which responses must be observed to their end, because the end would teach what is uncertain.
 
-The first token of a response shows its TTFT. The end shows its length and speed, how many tokens
-the prompt really had, and how many of them were cached. That is needed if an endpoint has just
-started, if its cache does not hold what is predicted, if its speed changes, if the responses of a
-model become longer or shorter, or if the cached part of a prompt was predicted from a guessed
-length. Otherwise a sample is enough to notice changes: per endpoint, one response in some seconds,
-or all if fewer come, and at least one in `_MAX_LEFT`. If so few responses come in all that
-observing them costs next to nothing, all are observed.
+The first token of a response shows its TTFT. Its end shows its length and speed, how many tokens
+the prompt really had, and how many of them were cached. The end is needed if
+
+- an endpoint has just started, its cache does not hold what is predicted, or its speed changes;
+- the responses of a model become longer or shorter;
+- the cached part of a prompt was predicted from a guessed length.
+
+Otherwise a sample is enough to notice changes: per endpoint, one response in `_SECONDS_APART`, or
+all if fewer come, and at least one in `_MAX_LEFT`. If few come in all (`_LIGHT`), all are observed,
+at hardly any cost.
 """
 
 from math import inf
@@ -92,7 +95,7 @@ class Uncertainty:
 
 
 def _share(pod: Pod, now: float) -> float:
-    """Return the sampled share of an endpoint's responses, as one has begun."""
+    """Return the share of an endpoint's responses to sample, as one of them begins."""
     pod.answers_apart = _mean_apart(pod.answers_apart, now - pod.answered_at)
     pod.answered_at = now
     return max(1 / _MAX_LEFT, pod.answers_apart / _SECONDS_APART)

@@ -1,12 +1,15 @@
 """Requests whose responses are not observed, and a virtual clock that guesses their course.
 
-The clock yields for each request what would have been seen: `Generated` as it continues, and
+For each request the clock yields what would have been seen: `Generated` while it continues, and
 `Aborted` when a response of the expected length would be over. The engine's own count of its
-requests takes precedence if it fits the ledger: an overdue request that may be among those that the
-engine runs continues; and if the engine runs fewer than there should be, those that were due first
-end. From then to the next count they end in the same order and as often as responses do on average,
-if that is known: short ones end before they are due, which only a count shows. A count above the
-ledger's includes requests of other senders, and decides nothing.
+requests takes precedence if it fits the ledger:
+
+- An overdue request continues if it may be among those that the engine runs.
+- If the engine runs fewer than it should, the requests that were due first end.
+- Until the next count, more end in the same order, as often as responses do on average, if that is
+  known: short ones end before they are due, which only a count shows.
+
+A count above the ledger's includes requests of other senders, and decides nothing.
 
 The clock is the caller's, in seconds, and never goes back; nothing is lost if a call is late.
 """
@@ -26,7 +29,7 @@ _TOKENS_APART = 64
 _MIN_SECONDS_APART = 0.05
 """Seconds between two guesses for one request, at least."""
 _OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0
-"""The bound of an overdue request: this multiple of its expected duration, plus seconds."""
+"""An overdue request ends after this multiple of its expected duration, plus these seconds."""
 _COUNT_SECONDS = 10.0
 """Seconds for which an engine's count is used."""
 _MIN_SECONDS_PER_TOKEN = 1e-4
@@ -35,11 +38,11 @@ _MIN_SECONDS = 0.05
 _ROUNDING = 1e-6
 """Tokens by which rounding may make a sum fall short of a whole one."""
 _SLACK, _SLACK_REQUESTS = 1.05, 1.0
-"""An engine's count fits up to this factor and number above the ledger's: some have just ended."""
+"""A count fits up to this factor and number above the ledger's: some requests have just ended."""
 
 
 class UnobservedRequest:
-    """A request at an endpoint that is not observed. Times are in seconds."""
+    """A request whose response is not observed. Times are in seconds."""
 
     def __init__(  # noqa: PLR0913 (the course)
         self,
@@ -64,7 +67,7 @@ class UnobservedRequest:
         self.length: Final = length
         """The expected number of tokens: at least one."""
         self.most: Final = most
-        """The limit on that number."""
+        """The most tokens that it may generate."""
         self.usual: Final = usual
         """Whether the length was learned from enough other responses."""
         self.due: Final = began + (length - 1) * self.pace
@@ -73,7 +76,7 @@ class UnobservedRequest:
         """When it is over, whatever the engine counts."""
 
     def counted(self, at: float) -> bool:
-        """Return whether an engine's count of that time includes it, unless it had ended."""
+        """Return whether an engine's count at that time includes it if it had not ended."""
         return max(self.since, self.began) < at
 
     def generated(self, now: float) -> int:
@@ -110,9 +113,6 @@ class UnobservedRequests:
     def __contains__(self, request: RequestId) -> bool:
         return request in self._requests
 
-    def __iter__(self) -> Iterator[RequestId]:
-        return iter(self._requests)
-
     def add(self, unseen: UnobservedRequest) -> None:
         """Add a request, in place of one of the same id; guesses begin at its `since`."""
         self.discard(unseen.id)
@@ -133,7 +133,7 @@ class UnobservedRequests:
             self._next_ends.pop(unseen.endpoint_id, None)
 
     def advance(self, now: float) -> Iterator[tuple[float, Generated | Aborted]]:
-        """Yield the guessed events up to `now` in order of time, each after its time."""
+        """Yield the guessed events up to `now` as `(time, event)`, in order of time."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= now:
             at, _, planned = heappop(agenda)
@@ -192,8 +192,8 @@ class UnobservedRequests:
     ) -> list[Aborted]:
         """Compare an endpoint's ledger with its engine's own count of requests, as reported.
 
-        The ledger has `booked` requests, of which `coming` may not have arrived. Returns the ends
-        of those that can no longer be there.
+        `coming` of the `booked` requests in the ledger may not have arrived yet. Returns the ends
+        of requests that can no longer be there.
         """
         at, here = load.at, self._by_endpoint.get(endpoint_id)
         if here is None or at <= self._counted.get(endpoint_id, (-inf, False))[0]:

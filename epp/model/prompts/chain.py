@@ -13,8 +13,8 @@ class Chain:
     """The full blocks of one prompt, in its own unit: bytes of text, or tokens if `exact`.
 
     Block i has `hashes[i]` and ends at `ends[i]`; the prompt is `size` long; `marks` are the ends
-    of its messages. `rest_digest` is a hash of what follows the last full block, 0 if nothing
-    does; of all of a prompt that fills none.
+    of its messages. `rest_digest` is a hash of what follows the last full block, 0 if nothing does.
+    If no block is full, it is a hash of the whole prompt.
 
     `lookup` is the number of leading blocks that a cache may serve. In token ids it leaves out a
     block that ends with the prompt (vLLM v1/core/kv_cache_manager.py get_computed_blocks: at most

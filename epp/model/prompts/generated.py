@@ -27,12 +27,12 @@ _MAX_PER_ANCHOR: Final = 8
 _BROKEN_TOKENS: Final = 4
 """Tokens by which the count of a response that broke off may be wrong."""
 _GUESSED: Final = 4
-"""By how many times the length of a response that was not observed may be wrong."""
+"""The factor by which the guessed length of an unobserved response may be wrong."""
 _MIN_BYTES: Final = 1
 _MAX_BYTES: Final = 8
 """Bytes that a token of a generated text has on average, at least and at most."""
 _SLACK_BYTES: Final = 48
-"""Bytes that a message may be beyond these bounds, as a whole."""
+"""Bytes by which a whole message may exceed these bounds."""
 
 
 class CachedOutput(Protocol):
@@ -74,23 +74,23 @@ class GeneratedBlocks:
         self.blocks: Final = len(chain.hashes)
         """How many full blocks the prompt has."""
         self.hashed: Final = hashed
-        """How many tokens these have."""
+        """How many tokens these blocks have."""
         self.exact: Final = chain.exact
         """Whether the prompt came as tokens; else lengths are in bytes of text."""
         self.size: Final = chain.size
-        """How long it is."""
+        """The length of the prompt."""
         self.rest: Final = chain.size - chain.ends[-1]
         """The length of the prompt after its last full block."""
         self.rest_digest: Final = chain.rest_digest
-        """A hash of that."""
+        """A hash of the rest."""
         self.prompt_tokens: Final = prompt_tokens
-        """Its tokens, as the server counted them or as guessed."""
+        """The prompt's tokens, as the server counted them or as guessed."""
         self.generated: Final = generated
-        """The response's tokens, likewise."""
+        """The response's tokens, counted or guessed likewise."""
         self.broken: Final = broken
-        """Whether it broke off, so that its tokens are guessed from what was streamed."""
+        """Whether the response broke off, so that its tokens are guessed from what was streamed."""
         self.guessed: Final = guessed
-        """Whether they are guessed from the time that it took; it is `broken` then, too."""
+        """Whether its tokens are guessed from the time that it took; then it is also `broken`."""
 
     @property
     def computed(self) -> int:
@@ -108,9 +108,6 @@ class GeneratedIndex:
         self._by_anchor: OrderedDict[BlockHash, list[GeneratedBlocks]] = OrderedDict()
         self._anchors = BlockHashes()
         self._room = room
-
-    def __len__(self) -> int:
-        return len(self._by_anchor)
 
     def remember(self, blocks: GeneratedBlocks) -> None:
         """Add the blocks that a response left; drop the oldest entries if there is no room."""
@@ -188,7 +185,7 @@ def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) 
 
     In token ids, a message is the response if it has exactly the same length: the response's last
     token ended it, or the template did if the response was cut off. A response that broke off may
-    have lost some on the way, and the length of one that was not observed is a guess.
+    have lost some tokens on the way, and the length of an unobserved response is a guess.
     """
     size, generated = blocks.size, blocks.generated
     if chain.exact:

@@ -63,7 +63,6 @@ cdef class KnownPrefixLengths:
     cdef Py_ssize_t _room
 
     def __cinit__(self, Py_ssize_t room):
-        self._young.at = self._old.at = NULL
         if room < 1:
             raise ValueError("there must be room for a length")
         self._room = room

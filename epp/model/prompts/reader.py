@@ -42,8 +42,8 @@ class Prompts:
     def align_blocks(self, engine_blocks: Iterable[int]) -> bool:
         """Set the block size of token ids to fit the engines' block sizes, in tokens.
 
-        Keeps the current block size, or the configured one, if it fits, since all knowledge is by
-        its blocks. Returns whether it changed.
+        Keeps the current block size, or the configured one, if that fits, since everything learned
+        is stored by its blocks. Returns whether it changed.
         """
         before = self.hasher.token_block
         if self._aligned and not any(block % before for block in engine_blocks):

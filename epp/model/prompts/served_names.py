@@ -86,7 +86,7 @@ class ServedNames:
         self._name(torn, touched | self._regroup(torn))
 
     def _count(self, pair: tuple[str, str], after: _List) -> bool:
-        """Return whether no list had a pair of names before, or none has it now."""
+        """Return whether no list had a pair of names before, or no list has it now."""
         name, first = pair
         added = after.firsts.get(name) == first
         either = min(pair), max(pair)  # whichever is first

@@ -57,7 +57,6 @@ def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
     length = stop - start
     if 5 * <Py_ssize_t>count_others(letters + start, length) <= length:
         return "prose"
-    at = start
     for at in range(start, stop):
         beyond_ascii += letters[at] >= 0x80
     at = start

@@ -1,8 +1,8 @@
 """The estimator of token counts of texts, which learns from servers' reports.
 
-It learns bytes per token, by model and kind of text, from every prompt with a reported length; and
-the exact lengths of prefixes that were whole prompts once, as the second turn of a conversation
-starts with the first, whose tokens the server has counted.
+It learns bytes per token, by model and kind of text, from every prompt with a reported length. It
+also learns the exact lengths of prefixes that were whole prompts once: the second turn of a
+conversation starts with the first, whose tokens the server has counted.
 """
 
 from typing import Final
@@ -46,8 +46,8 @@ class TokenEstimator:
     def rate(self, model: str, kind: Kind) -> float:
         """Return the bytes per token of a model and kind of text.
 
-        For a kind that was not seen yet, the model is assumed to differ from the default as it does
-        for a kind that was.
+        For a kind that was not seen yet, the model is assumed to differ from the default as much as
+        for a kind that was seen.
         """
         rates = self._rates.get(model)
         if rates is None:
@@ -73,7 +73,7 @@ class TokenEstimator:
         return TokenOffsets(total, spread(chain.ends, known, rate), tokens)
 
     def known_offsets(self, chain: Chain) -> TokenOffsets | None:
-        """Return a text's length in tokens if that up to its last block is known."""
+        """Return a text's length in tokens, if its length up to the last block is known."""
         known = self.prefixes.among(chain.hashes)
         if not known or known[-1][0] != len(chain.ends) - 1:
             return None

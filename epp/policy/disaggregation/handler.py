@@ -115,9 +115,9 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
         """Return the handler with its deciders. Raises `ConfigError` for unknown ones."""
         profiles, deciders = self._stages()
         return Disaggregation(
-            profiles,
-            _decider(context, deciders.prefill),
-            _decider(context, deciders.encode),
+            profiles=profiles,
+            prefill_decider=_decider(context, deciders.prefill),
+            encode_decider=_decider(context, deciders.encode),
             prefill_first=_ORDERS[self._order],
             parameter=_OLDER if self._is_flat else "profiles.{}",
         )
@@ -157,9 +157,8 @@ class PdProfileHandler(PluginParameters, frozen=True):
             default = PrefixBasedPdDecider(tokens) if tokens > 0 else AlwaysDisaggPdDecider()
         decider = context.plugin(name or "prefix-based-pd-decider", Decider, default)
         return Disaggregation(
-            DisaggProfiles(self.decode_profile, self.prefill_profile),
-            decider,
-            None,
+            profiles=DisaggProfiles(self.decode_profile, self.prefill_profile),
+            prefill_decider=decider,
             parameter=_OLDER,
             primary_port=self.primary_port,
             notes=(_NO_DECIDER,) if self.threshold is None and decider is default else (),
@@ -179,31 +178,20 @@ def _decider(context: PluginContext, name: str) -> Decider | None:
     return context.plugin(name, Decider) if name else None
 
 
-class Disaggregation:
+class Disaggregation(msgspec.Struct, eq=False, kw_only=True):
     """Runs up to three profiles for a request, and joins them into the decision on decoding.
 
     If `prefill_first`, the prefill profile runs first, without a decider. `parameter` is the path
     of the parameter that names the profile of a stage, with `{}` for the stage.
     """
 
-    def __init__(  # noqa: PLR0913 (one for each parameter)
-        self,
-        profiles: DisaggProfiles,
-        prefill_decider: Decider | None,
-        encode_decider: Decider | None,
-        *,
-        prefill_first: bool = False,
-        parameter: str,
-        primary_port: int = 0,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self._profiles = profiles
-        self._prefill_decider = prefill_decider
-        self._encode_decider = encode_decider
-        self._prefill_first = prefill_first
-        self._parameter = parameter
-        self._primary_port = primary_port
-        self._notes = notes
+    profiles: DisaggProfiles
+    prefill_decider: Decider | None
+    encode_decider: Decider | None = None
+    prefill_first: bool = False
+    parameter: str
+    primary_port: int = 0
+    notes: Sequence[str] = ()
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
         """Return the notes, and warn of stages and profiles that never run.
@@ -213,27 +201,27 @@ class Disaggregation:
         """
         stages = {
             "decode": True,
-            "prefill": self._prefill_first or self._prefill_decider is not None,
-            "encode": self._encode_decider is not None,
+            "prefill": self.prefill_first or self.prefill_decider is not None,
+            "encode": self.encode_decider is not None,
         }
         warnings, running = [], set()
         for stage, runs in stages.items():
-            name = getattr(self._profiles, stage)
+            name = getattr(self.profiles, stage)
             if name in names:
                 running |= {name} if runs else set()
             elif stage == "decode" or name != getattr(_PROFILES, stage):
-                raise UnknownProfile(self._parameter.format(stage), name)
+                raise UnknownProfile(self.parameter.format(stage), name)
             elif runs:
                 warnings.append(f"{name} never runs: no profile is named `{name}`")
                 self._leave_out(stage)
         idle = (f"profile `{name}` never runs" for name in names if name not in running)
-        return [*self._notes, *warnings, *idle]
+        return [*self.notes, *warnings, *idle]
 
     def _leave_out(self, stage: str) -> None:
         if stage == "encode":
-            self._encode_decider = None
+            self.encode_decider = None
         else:
-            self._prefill_first, self._prefill_decider = False, None
+            self.prefill_first, self.prefill_decider = False, None
 
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
         """Return the decision on decoding with those on the other stages that ran.
@@ -241,12 +229,12 @@ class Disaggregation:
         A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` if
         there is no decoding endpoint.
         """
-        profiles = self._profiles
+        profiles = self.profiles
         encode: Decision | None = None
         prefill: Decision | None = None
         if request.response_id:  # only the server that has the response knows the turns before
             decode = self._decode(request, run)
-        elif self._prefill_first:
+        elif self.prefill_first:
             prefill = _attempt(run, profiles.prefill, request)
             encode = self._encode(request, prefill, run)
             peer = prefill and prefill.endpoint
@@ -254,7 +242,7 @@ class Disaggregation:
         else:
             decode = self._decode(request, run)
             encode = self._encode(request, decode, run)
-            decider = self._prefill_decider
+            decider = self.prefill_decider
             if decider is not None and decider.wants(request, decode):
                 asked = replaced(request, peer=decode.endpoint)
                 prefill = _attempt(run, profiles.prefill, asked)
@@ -262,7 +250,7 @@ class Disaggregation:
 
     def _decode(self, request: InferenceRequest, run: RunProfile) -> Decision:
         try:
-            return run(self._profiles.decode, request)
+            return run(self.profiles.decode, request)
         except EndpointsFull:
             raise
         except NoEndpoints as error:
@@ -273,15 +261,15 @@ class Disaggregation:
     def _encode(
         self, request: InferenceRequest, before: Decision | None, run: RunProfile
     ) -> Decision | None:
-        decider = self._encode_decider
+        decider = self.encode_decider
         if decider is None or not decider.wants(request, before):
             return None
-        return _attempt(run, self._profiles.encode, request)
+        return _attempt(run, self.profiles.encode, request)
 
     def _joined(
         self, decode: Decision, encode: Decision | None, prefill: Decision | None
     ) -> Decision:
-        ran = (prefill, encode) if self._prefill_first else (encode, prefill)
+        ran = (prefill, encode) if self.prefill_first else (encode, prefill)
         if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
             prefill = None  # an endpoint that does its own prefill needs no header
         headers = decode.headers if encode is None else ((ENCODERS, encode.destination),)
@@ -301,7 +289,7 @@ class Disaggregation:
                 prefill=prefill.endpoint,
                 headers=(*headers, (PREFILLER, prefill.endpoint.target)),
             )
-        return at_primary_port(decision, self._primary_port) if self._primary_port else decision
+        return at_primary_port(decision, self.primary_port) if self.primary_port else decision
 
 
 def _attempt(run: RunProfile, name: str, request: InferenceRequest) -> Decision | None:

@@ -58,16 +58,13 @@ class P2pSource(msgspec.Struct, frozen=True):
         near = [
             each
             for each in candidates
-            if (tokens := cached[each.endpoint.id]) and tokens + _block(each) >= most
+            if (tokens := cached[each.endpoint.id])
+            and tokens + (each.load.block_size or _BLOCK_TOKENS) >= most
         ]
         source = _drawn(near, request.id).endpoint
         computing = (decision.of(self.profile) or decision).endpoint
         more = cached[source.id] - cached.get(computing.id, 0)
         return ((KV_SOURCE, source.target),) if more >= self.least else ()
-
-
-def _block(candidate: Candidate) -> int:
-    return candidate.load.block_size or _BLOCK_TOKENS
 
 
 def _drawn(sources: Candidates, request: str) -> Candidate:

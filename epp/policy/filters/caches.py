@@ -107,10 +107,8 @@ class UntilSaturated(msgspec.Struct, frozen=True, eq=False):
         return kept
 
     def _decide(self, request: InferenceRequest, candidates: Candidates) -> tuple[str, Candidates]:
-        threshold, explored = (
-            self.parameters.affinity_threshold,
-            self.parameters.exploration_probability,
-        )
+        threshold = self.parameters.affinity_threshold
+        explored = self.parameters.exploration_probability
         if len(candidates) <= 1 or threshold <= 0:
             return "not_applicable", candidates
         if explored and uniform(self.below) < explored:
@@ -121,17 +119,9 @@ class UntilSaturated(msgspec.Struct, frozen=True, eq=False):
             return "no_match", candidates
         if all(sticky):
             return "sticky", candidates
-        if self._too_late(request, candidates, sticky):
+        if any(_later(costs(request, candidates), sticky, most) for costs, most in self.gates):
             return "load_override", candidates
         return "sticky", [each for each, held in zip(candidates, sticky, strict=True) if held]
-
-    def _too_late(
-        self,
-        request: InferenceRequest,
-        candidates: Candidates,
-        sticky: Sequence[bool],
-    ) -> bool:
-        return any(_later(costs(request, candidates), sticky, most) for costs, most in self.gates)
 
 
 def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
@@ -166,7 +156,7 @@ class _ByHeadroom(msgspec.Struct, frozen=True):
     below: Callable[[int], int]
 
     def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
-        """Return one tier: both headrooms are 0 or more, or not, or unknown; all without any."""
+        """Return one tier: both headrooms 0 or more, or not, or unknown; all if none is known."""
         if len(candidates) <= 1:
             return candidates
         predictions = self.predictor.latencies(request, candidates)

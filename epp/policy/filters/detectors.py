@@ -123,7 +123,8 @@ class _ByConcurrency(msgspec.Struct, frozen=True):
 
 
 Stage = Literal["prefill", "decode"]
-_STAGES: Mapping[Stage, DecodeFilter] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
+STAGES: Mapping[Stage, DecodeFilter] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
+"""The filter of the endpoints of each stage, by their roles; an endpoint may be in both."""
 
 
 class MaxSaturationDetector(PluginParameters, frozen=True):
@@ -169,7 +170,7 @@ class SeveralDetectors(msgspec.Struct, frozen=True):
         found: list[tuple[str, float]] = []
         for name, detector, stages in self.children:
             groups: list[Candidates] = [
-                [each for each in candidates if _STAGES[stage].wants(each.endpoint.labels)]
+                [each for each in candidates if STAGES[stage].wants(each.endpoint.labels)]
                 for stage in stages
             ] or [candidates]
             asked = [detector.saturation(group) for group in groups if group or not stages]

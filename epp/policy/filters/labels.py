@@ -9,7 +9,8 @@ import msgspec
 from epp.label_selector import Requirement
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.request import InferenceRequest
-from epp.policy.attribute_sources import TopologyInfo, find_producer
+from epp.model.topology import Topology
+from epp.policy.attribute_sources import TopologyInfo, find_producer, shared_places
 from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 
 Labels = Mapping[str, str]
@@ -137,7 +138,6 @@ class ByLabelFilter(LabelFilter, frozen=True):
 
 
 _PLACES = {"": 1, "host": 1, "rack": 2, "zone": 3, "region": 4}
-_FIELDS = ("hostname", "rack", "zone", "region")
 
 
 class TopologyAffinityFilter(PluginParameters, frozen=True):
@@ -151,7 +151,7 @@ class TopologyAffinityFilter(PluginParameters, frozen=True):
 
     def start(self, context: PluginContext) -> "_NearPeer":
         """Return the started plug-in."""
-        fields = _FIELDS[: _PLACES[self.min_affinity]]
+        fields = Topology._fields[: _PLACES[self.min_affinity]]
         return _NearPeer(
             frozenset(fields), find_producer(context, self.topology_producer_name, TopologyInfo)
         )
@@ -163,13 +163,6 @@ class _NearPeer(msgspec.Struct, frozen=True):
 
     def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those in the same place; all if there are none, or nothing to be near to."""
-        peer = self.producer.topology(request.peer) if request.peer is not None else None
-        if peer is None:
-            return candidates
-        places = [self.producer.topology(each.endpoint) for each in candidates]
-        near = [
-            each
-            for each, place in zip(candidates, places, strict=True)
-            if place is not None and peer.shared(place) in self.places
-        ]
-        return near or candidates
+        shared = shared_places(self.producer, request, candidates)
+        near = zip(candidates, shared, strict=True)
+        return [each for each, place in near if place in self.places] or candidates

@@ -1,10 +1,10 @@
 """How long a request will wait: the work that goes before it, divided by the recent rate of work.
 
-Work is in seconds of an engine. The rate is taken over the last half minute of time in which any
-request waited. Until there is a second of such time, and a few requests were released, the rate is
-unknown and no wait is expected. All requests of higher priority go before a request. Those of its
-own priority go before it if they come first in its flow; other flows get as much work as its own.
-Later arrivals do not count.
+Work is in seconds of an engine. The rate is taken over the last half minute in which any request
+waited. Until requests have waited for a second, and a few were released, the rate is unknown and no
+wait is expected. All requests of higher priority go before a request. Those of its own priority go
+before it if they come first in its flow; other flows get as much work as its own. Later arrivals do
+not count.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ _MIN_SECONDS: Final = 1.0
 _MIN_RELEASES: Final = 1.5
 """and after this many released requests, of which old ones fade."""
 _LONGEST_STEP: Final = 5.0
-"""The most time that counts between two calls: a longer one is a pause of the process."""
+"""The most time that counts between two calls: a longer gap is a pause of the process."""
 _MIN_WORK: Final = 1e-3
 """The least work that a request counts for."""
 _AGE: Final = 0.1

@@ -46,7 +46,7 @@ _TICK_PER_ENDPOINT: Final = 20e-6
 _MAX_TRIES: Final = 32
 """The most decisions of one release that leave their request waiting."""
 _MAX_TRIES_FOR_SLOTS: Final = 16
-"""How many of these may be on requests that wait for slots of adapters."""
+"""How many of these decisions may be on requests that wait for slots of adapters."""
 _SCARCE_SECONDS: Final = 10.0
 """For how long room counts as scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05
@@ -58,7 +58,7 @@ _LEARNED: Final = (LoadReported, EndpointUpserted, EndpointRemoved)
 _MAKING_ROOM: Final = (*_LEARNED, FirstToken, Finished, Aborted, Served, Ejected, Returned)
 
 Outcome = Decision | BaseException
-"""The decision on a request that waited, or why there is none: a refusal, or a plug-in's error."""
+"""The decision on a request that waited, or the refusal or plug-in error in its place."""
 OnOutcome = Callable[[InferenceRequest, QueueOutcome, float], None]
 """Called with a request, what became of it, and for how many seconds it waited."""
 
@@ -67,7 +67,7 @@ class FlowControl:
     """Decides on requests over one fleet, at once or when there is room.
 
     `would_wait` counts, by axis, the requests that found no room, whether they then waited or not.
-    `on_outcome` is called for each request that waited or was refused, and with a gate for all.
+    `on_outcome` is called for each request that waited or was refused; with a gate, for every one.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class FlowControl:
     ) -> Decision | HeldRequest:
         """Decide on a request that arrives, or let it wait; one without a prompt does not wait.
 
-        Raises what `quote` and `propose` of `Scheduler` do, and what `Refusals.check` does if it
-        may not wait.
+        Raises what `Scheduler.quote` and `Scheduler.propose` raise and, if the request may not
+        wait, what `Refusals.check` raises.
         """
         quote = self._scheduler.quote(request, now)
         try:
@@ -194,7 +194,7 @@ class FlowControl:
     def needs_end(self, request: RequestId, now: float) -> bool:
         """Return whether a response that has begun must be observed to its end.
 
-        While room is scarce all are, since room is only known from the ends that are seen.
+        While room is scarce all are observed: only ends that are seen show that there is room.
         """
         scarce = now - self._scarce_at < _SCARCE_SECONDS or self.line.requests > 0
         return scarce or self._fleet.needs_end(request, now)
@@ -227,7 +227,7 @@ class FlowControl:
         self._fleet.subscribe(_MAKING_ROOM, listener, _WATCH)
 
     def unwatch(self) -> None:
-        """Stop calling it."""
+        """Stop calling the listener."""
         self._fleet.unsubscribe(_WATCH)
 
     # Releases.
@@ -262,7 +262,7 @@ class FlowControl:
     def _release_due(self, released: list[tuple[HeldRequest, Outcome]], now: float) -> None:
         """Refuse requests whose deadline has come, and send those that may wait no longer.
 
-        Of the latter, those of negative priority are refused, too.
+        Those of negative priority that may wait no longer are refused too.
         """
         agenda = self._agenda
         while agenda.next_at() <= now:
@@ -283,8 +283,9 @@ class FlowControl:
     ) -> None:
         """Send requests of the bands of negative priority (`batch`), or of all others, in turn.
 
-        First those that wait where there is room, then the next one of each place, since another
-        endpoint may serve it by now. `fresh`: an endpoint has room that had none the last time.
+        Requests that wait where there is room are first. Then comes the next request of each place,
+        since another endpoint may serve it by now. `fresh`: an endpoint has room that had none last
+        time.
         """
         line, tries = self.line, 0
         roomy, fresh = self.placement.with_room(now, batch=batch)
@@ -297,7 +298,7 @@ class FlowControl:
                 roomy.discard(held.endpoint_id)
                 continue
             tries += self._try(held, released, roomy, now, batch=batch)
-            if held.waits:  # elsewhere now, or it needs more room
+            if held.waits:  # at another place now, or needing more room
                 roomy.discard(held.endpoint_id)
         for held in line.heads(now, *self._open_bands(now, batch=batch)) if roomy else ():
             if tries >= _MAX_TRIES or not roomy:
@@ -340,7 +341,7 @@ class FlowControl:
     def _decide(self, held: HeldRequest, now: float, *, force: bool = False) -> Outcome | None:
         """Decide on a request that waits; None if it must go on waiting, at the best endpoint.
 
-        With `force` it is sent there, as it may wait no longer.
+        With `force` it is sent there, because it may wait no longer.
         """
         request, quote, line = held.request, held.quote, self.line
         axis = None
@@ -349,7 +350,7 @@ class FlowControl:
             if self.settings.holds and not force:
                 worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
                 decision, axis = self.placement.place(request, quote, decision, now, worth)
-        except FAULTS as error:  # of a plug-in, too: the client is answered, and others proceed
+        except FAULTS as error:  # also a plug-in's: the client is answered, and others proceed
             if not force and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)
                 return None

@@ -5,7 +5,7 @@ decode, of which the busier group counts. A usage limit policy sets the ceilings
 from the highest priority down, and the first one that is closed closes all below.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final
 
@@ -13,13 +13,11 @@ from epp.model.candidate import Candidate
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.filters.detectors import SeveralDetectors
-from epp.policy.filters.labels import DecodeFilter, PrefillFilter
+from epp.policy.filters.detectors import STAGES, SeveralDetectors
 from epp.policy.flow.settings import GateSettings
 
 EFFECTIVE: Final = "effective"
 """The name of the saturation that counts, in addition to those of the stages."""
-_STAGES: Final[Mapping[str, DecodeFilter]] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
 _DEFAULT_PRIORITY: Final = 0
 
 
@@ -79,9 +77,9 @@ class SaturationGate:
 
 
 def _by_stage(candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
-    """Return the endpoints of each stage that has any; an endpoint may be in both."""
+    """Return the endpoints of each stage that has any."""
     kept = {
         stage: [each for each in candidates if role.wants(each.endpoint.labels)]
-        for stage, role in _STAGES.items()
+        for stage, role in STAGES.items()
     }
     return {stage: found for stage, found in kept.items() if found}

@@ -4,13 +4,11 @@ It counts requests of the mean size of those in flight, with nothing of their pr
 0 at endpoints whose room is not known, and everywhere while the gate finds the pool saturated.
 """
 
-from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
-from epp.model.quote import Quote
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.gate import EFFECTIVE
 from epp.policy.flow.rooms import Rooms
@@ -40,18 +38,14 @@ def headroom(flow: FlowControl, fleet: Fleet, now: float, *, batch: bool) -> Hea
     if flow.gate is not None and flow.gate.measure(now)[EFFECTIVE] >= 1:
         return Headroom(0, 0.0)
     usual, rooms = _usual(fleet), flow.placement.rooms_for(batch=batch)
+    pods = fleet.pods.values()
+    whole = [pod for pod in pods if not pod.partial] or pods
     found = [
         (requests, rooms.free_tokens(pod))
-        for pod in _serving(fleet)
+        for pod in whole
         if pod.may_be_picked and (requests := _requests(pod, rooms, usual, now))
     ]
     return Headroom(sum(each for each, _ in found), sum(free for _, free in found))
-
-
-def _serving(fleet: Fleet) -> Collection[Pod]:
-    """Return the endpoints that serve whole requests; all if there are none."""
-    pods = fleet.pods.values()
-    return [pod for pod in pods if not pod.partial] or pods
 
 
 def _requests(pod: Pod, rooms: Rooms, usual: _Usual, now: float) -> int:
@@ -60,7 +54,8 @@ def _requests(pod: Pod, rooms: Rooms, usual: _Usual, now: float) -> int:
 
 
 def _usual(fleet: Fleet) -> _Usual:
-    quotes = [quote for quote in _quotes(fleet) if quote.chains]
+    asked = islice(fleet.in_flight.values(), _MAX_ASKED)
+    quotes = [each.quote for each in asked if each.quote.chains]
     if not quotes:
         return _Usual(_USUAL_PROMPT, _USUAL_PROMPT + fleet.output_lengths.length(("", True)))
     prompt = sum(quote.tokens for quote in quotes) / len(quotes)
@@ -69,8 +64,3 @@ def _usual(fleet: Fleet) -> _Usual:
         for quote in quotes
     ]
     return _Usual(max(1, round(prompt)), prompt + sum(responses) / len(quotes))
-
-
-def _quotes(fleet: Fleet) -> Iterator[Quote]:
-    for each in islice(fleet.in_flight.values(), _MAX_ASKED):
-        yield each.quote

@@ -10,7 +10,7 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 
 _VALID_SECONDS: Final = 0.05
-"""For how long a report of another replica counts."""
+"""Seconds for which a report of another replica counts."""
 
 ANYWHERE: Final = EndpointId("")
 """Where a request waits if no endpoint was found for it."""
@@ -79,7 +79,7 @@ class HeldRequest:
     def __lt__(self, other: "HeldRequest") -> bool:
         return self.due_at < other.due_at
 
-    def __hash__(self) -> int:  # a compiled class that has an order has no hash of its own
+    def __hash__(self) -> int:  # a compiled class with an order has no default hash
         return id(self)
 
     @property
@@ -144,7 +144,7 @@ class FlowQueue:
         heappush(self.entries, LineEntry(held))
 
     def drop_one(self) -> None:
-        """Count one request less, whose entry is stale by now."""
+        """Count one request less; its entry is stale by now."""
         self.waiting -= 1
         entries = self.entries
         # Entries keep whole requests alive: stale ones never outnumber the others.
@@ -162,10 +162,10 @@ class Flow:
 
 
 class PlaceQueue:
-    """The requests of one band that wait at one place, by flow; false if none does.
+    """The requests of one band that wait at one place, by flow; false if none waits.
 
-    Flows are compared by their starts, unless a policy scores them (`scored`). `seconds` are those
-    of the prefills that wait.
+    Flows are compared by their starts, unless a policy scores them (`scored`). `seconds` is the sum
+    over the prefills that wait.
     """
 
     def __init__(self, flows: dict[str, Flow], *, scored: bool) -> None:
@@ -236,7 +236,7 @@ class PlaceQueue:
 
 
 class Agenda:
-    """Requests by the time at which they are checked, as their time may be up."""
+    """Requests, by the next check of whether their time is up."""
 
     def __init__(self) -> None:
         self._heap: Final[list[HeldRequest]] = []

@@ -1,7 +1,7 @@
 """The line of requests that wait: by priority, then fair between flows, then in a flow's order.
 
-Each request waits at the endpoint that was best at its last decision, so that finding the next one
-for an endpoint with room does not take a look at all of them.
+Each request waits at the endpoint that was best at its last decision, so that the next one for an
+endpoint with room is found without looking at all of them.
 
 By default flows share a band by start-time fair queueing in seconds of work: the flow that got the
 least goes next, and a flow that was idle has saved up nothing. Within a flow the request with
@@ -39,7 +39,7 @@ from epp.policy.flow.settings import BandLimits
 MAX_FLOWS: Final = 1000
 """The most flows with a share of their own (llm-d-router's bound of labels)."""
 OTHER_FLOWS: Final = "other"
-"""The flow of all further ones."""
+"""The flow that all further ones share."""
 
 MAX_SHARED: Final = 64
 """The most requests that are reported to other replicas."""
@@ -47,11 +47,11 @@ SHARE_SECONDS, REPEAT_SECONDS = 0.002, 0.02
 """Seconds until a change is reported, and between reports while anything waits."""
 
 _Head = tuple[float, HeldRequest]
-"""A flow's position, of which the least goes next, and its next request."""
+"""A flow's position and its next request; the lowest position goes next."""
 
 
 class _Band:
-    """The requests of one priority. `passed` is the virtual time: the last sent one's start."""
+    """The requests of one priority. `passed` is its virtual time: the start of the last sent."""
 
     def __init__(self, fairness: FairnessPolicy, order: OrderingPolicy) -> None:
         self.fairness: Final = fairness
@@ -123,7 +123,7 @@ class _Band:
         return head is None or (start, self.order.rank(held)) <= _order(head)
 
     def late_of_largest(self, than: Flow) -> Iterator[HeldRequest]:
-        """Yield waiting requests, each the last one of the flow that then has the most.
+        """Yield waiting requests, each the last of the flow that has most requests at that time.
 
         It ends once no flow has at least two requests more than `than`.
         """

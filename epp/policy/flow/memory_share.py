@@ -2,12 +2,13 @@
 
 How much a larger batch helps depends on how long its steps take, compared with a step of one
 sequence: if they take n times as long, a batch that is larger by some percent raises the throughput
-by an n-th of that. While steps are short, as with short prompts and long answers, memory is filled;
-if they are long, a part is left to the prefixes of conversations that return.
+by an n-th of that. If steps are short, as with short prompts and long answers, memory is filled. If
+they are long, a part is left to the prefixes of conversations that return.
 
 Past its capacity a fleet serves no more by decoding more at once: each step takes longer, and
 prefixes are evicted sooner. So the share falls while much prefill waits and steps are long. It
-rises again once little waits, or steps are short. In between it stays, and does not oscillate.
+rises again once little waits, or steps are short. In between it stays, so that it does not
+oscillate.
 """
 
 from typing import Final
@@ -30,7 +31,7 @@ _LONGEST_GAP: Final = 2.0
 class MemoryShare:
     """The share, from `least` to `most`, each 0 to 1. Times are in seconds of a monotonic clock.
 
-    If steps are short it is higher, by as much as `while_short` is above `most`.
+    If steps are short, it is higher by the difference between `while_short` and `most`.
     """
 
     def __init__(self, least: float, most: float, while_short: float = 0.0) -> None:

@@ -1,8 +1,25 @@
 """Where a request is placed: at its best endpoint, or another one with room, and at what cost.
 
-Requests of negative priority, such as batches, have less room: only an endpoint that owes almost no
-prefill, whose memory is less than a fifth full, and that has a free slot has room for them, so that
-they hardly affect other requests.
+The first row that applies decides (`Placement.place`):
+
+    the best endpoint              the request goes to
+    has room                       the best endpoint
+    refuses requests, or is late   any other endpoint that has room and is not late
+    only lacks room for prefill    the best endpoint: it has room soon, and elsewhere the request
+                                   would hold up decodes of others
+    lacks anything else            another endpoint that has room and is as good for the request
+
+If there is no such endpoint, the request has no room. Another endpoint is as good if
+
+- it has as much of the prompt cached,
+- the request takes a slot of an adapter there for no longer,
+- its steps are not long, and
+- the prefill there is short, or holds up few decodes (`_FEW_DECODES`) and costs them and the
+  request at most `worth` seconds more.
+
+Requests of negative priority, such as batches, have less room, so that they hardly affect others:
+an endpoint has room for them if it owes almost no prefill, its memory is less than a fifth full,
+and a slot is free.
 """
 
 from collections.abc import Sequence
@@ -30,12 +47,12 @@ _FEW_DECODES: Final = 1.75
 """The greatest `Pod.step_ratio` at which a long prefill holds up few decodes."""
 _LATE_SECONDS: Final = 5.0
 _LATE_FACTOR: Final = 3.0
-"""An endpoint is late if a prefill is overdue for longer than this many seconds, and than this
-multiple of what it was predicted to take."""
+"""An endpoint is late if a prefill is overdue for longer than this many seconds, and longer than
+this multiple of its predicted seconds."""
 
 
 def _seconds(candidate: Candidate) -> float:
-    """Return what a request takes at an endpoint: its own seconds, and those that others lose."""
+    """Return a request's seconds at an endpoint: its own, and those that other requests lose."""
     own = candidate.predicted_ttft + candidate.generation_seconds
     return own + candidate.crowding_seconds
 
@@ -59,7 +76,7 @@ class Placement:
         self._fleet: Final = fleet
         self._scheduler: Final = scheduler
         self._holds: Final = settings.holds
-        # What had room when `with_room` was last called, by `batch`.
+        # The endpoints that had room when `with_room` was last called, by `batch`.
         self._roomy: Final[dict[bool, set[EndpointId]]] = {}
 
     def rooms_for(self, *, batch: bool) -> Rooms:
@@ -77,13 +94,13 @@ class Placement:
             self._batch.reported(pod)
 
     def joined(self, endpoint_id: EndpointId) -> None:
-        """Forget what is known of an endpoint that has not reported: it may be another engine."""
+        """Forget an endpoint that has not reported yet, since it may be another engine."""
         pod = self._fleet.pods.get(endpoint_id)
         if pod is not None and not pod.reported:
             self.forget(endpoint_id)
 
     def doubt(self, endpoint_id: EndpointId) -> None:
-        """Let an endpoint that was never tried get only a few requests at first."""
+        """Let an endpoint without any request so far get only a few at first."""
         pod = self._fleet.pods.get(endpoint_id)
         if pod is not None and not pod.ledger.sent:
             pod.ledger.doubt()
@@ -116,10 +133,7 @@ class Placement:
     ) -> tuple[Decision, Axis | None]:
         """Return a decision, and what its endpoints lack; None if they have room.
 
-        The decision is another one if the best endpoint has no room and another serves as well, or
-        at most `worth` seconds worse. If the best one only lacks room for prefill, the decision
-        stays: that is over soon, and elsewhere the request would hold up decodes of others. If the
-        best one refuses requests, or is late, any other that has room and is not late is better.
+        The module's docstring has the rules.
         """
         axis = self._lacks(quote, decision, request.priority, now)
         if axis is None:
@@ -159,11 +173,11 @@ class Placement:
         axis: Axis,
         worth: float,
     ) -> tuple[Decision, Axis | None]:
-        """Do what `place` does for a request of which other endpoints compute a stage.
+        """Do what `place` does for a request that several endpoints serve in stages.
 
-        Its endpoints are only changed for others of the same stages, which may be one for both. At
-        most one of them is being tried for refusals, so that its own answer is seen; both if there
-        are no others.
+        The new endpoints have the same stages; one endpoint may have both. If any refuses requests,
+        at most one of them is tested by this request, so that its own answer is seen. Both are
+        tested if there are no other endpoints.
         """
         if not self._holds:
             return decision, axis
@@ -215,10 +229,8 @@ class Placement:
     ) -> list[Candidate]:
         """Return the candidates that have room and cost other requests no more than the best one.
 
-        They have as much of the prompt cached, give up no slot of an adapter for longer, and their
-        steps are not long. A long prefill holds up the decodes at an endpoint, so there must be
-        few, and those and the request together may lose at most `worth` seconds. If that is
-        infinite, those that have room and are not late are returned, whatever they cost.
+        If `worth` is infinite, all that have room and are not late are returned, whatever they
+        cost.
         """
         best = decision.predicted_for
         if best is None:
@@ -245,9 +257,6 @@ class Placement:
     ) -> bool:
         if most == inf:
             return not _is_late(pod, now)
-        return self._serves_as_well(pod, candidate, best, most)
-
-    def _serves_as_well(self, pod: Pod, candidate: Candidate, best: Candidate, most: float) -> bool:
         return (
             candidate.cached_tokens >= best.cached_tokens
             and candidate.slot_seconds <= best.slot_seconds
@@ -284,10 +293,10 @@ class Placement:
     def price(
         self, quote: Quote, decision: Decision, axis: Axis | None
     ) -> tuple[EndpointId, float, float]:
-        """Return where a request waits, and the seconds of its prefill and of all its work.
+        """Return where a request waits, the seconds of its prefill, and those of all its work.
 
-        It waits at the endpoint of the decision or, if `axis` says that its adapter lacks a slot
-        there and requests wait for room, for a slot.
+        If requests wait for room, and `axis` says that its adapter lacks a slot, it waits for a
+        slot. Otherwise it waits at the endpoint of the decision.
         """
         pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
         name = (decision.prefill or decision.endpoint).id
@@ -302,7 +311,7 @@ class Placement:
     def with_room(self, now: float, *, batch: bool) -> tuple[set[EndpointId], bool]:
         """Return the endpoints that have any room, and whether any had none at the last call.
 
-        They are all endpoints if requests do not wait for room.
+        If requests do not wait for room, all endpoints are returned.
         """
         rooms, pods = self.rooms_for(batch=batch), self._fleet.pods.values()
         found = {
@@ -321,7 +330,7 @@ class Placement:
     ) -> None:
         """Drop the endpoints that a decision has left without room from `roomy`.
 
-        If no endpoint is left there, other places are dropped, too.
+        If no endpoint is left in `roomy`, other places are dropped too.
         """
         for pod in self._pods_of(decision) if self._holds else ():
             if self.rooms_for(batch=batch).lacks(pod, 0.0, 0.0, now) is not None:

@@ -8,6 +8,8 @@ Both also count how long a program's next request has waited.
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import msgspec
+
 from epp.model.decision import Decision
 from epp.model.events import Event
 from epp.model.learning.bounded import make_room
@@ -64,13 +66,10 @@ class ProgramAwareFairness(PluginParameters, frozen=True):
         return programs
 
 
-class _Program:
-    __slots__ = ("service", "turns", "used_at")
-
-    def __init__(self, now: float) -> None:
-        self.service = 0.0  # tokens, as of `used_at`
-        self.turns = 0
-        self.used_at = now
+class _Program(msgspec.Struct, eq=False):
+    used_at: float
+    service: float = 0.0  # tokens, as of `used_at`
+    turns: int = 0
 
 
 class _Programs:

@@ -1,18 +1,19 @@
 """Which endpoints have room for one more request, on five axes.
 
 - Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
-- Memory: what requests hold, and the most that they will hold at once later, this request included,
-  is within a share of the cache.
+- Memory: what requests hold, and the most that they will hold at once later, stay within a share of
+  the cache, this request included.
 - Slots: the engine runs fewer requests at once than it can (vLLM `max_num_seqs`), or none waits in
-  it for the next free slot. No engine reports how many it can run. That is learned when, report
-  after report, requests wait although the engine could have reached them and has memory, while as
-  many run as ever did and new ones follow those that end (a prompt that takes longer than
-  predicted would keep all others out).
-- Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
-- Refusals: its last answers were not all errors, or it gets one request a second to try it.
+  it for the next free slot. No engine reports its number of slots. It is learned if, report after
+  report, requests wait although the engine could have reached them and has memory, as many run as
+  ever did, and new ones follow those that end (a prompt that takes longer than predicted would keep
+  all others out).
+- Adapters: the request's LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or one is free.
+- Refusals: the endpoint's last answers were not all errors, or it is tested by one request a
+  second.
 
-The used part is what the last report says and what was sent since, and at least what was sent:
-requests of other senders count, and so do those from before a restart of the picker. An endpoint
+The used part is what the last report shows and what was sent since, and at least what this picker
+sent. So requests of other senders count, and those from before a restart of the picker. An endpoint
 without requests has room for any single one. Requests for endpoints whose room is not known are
 sent at once, as without flow control.
 """
@@ -25,7 +26,6 @@ from typing import Final
 from epp.model.endpoint import EndpointId, Load
 from epp.model.pods.pod import Pod
 from epp.policy.flow.memory_share import MemoryShare
-from epp.policy.flow.settings import STALE_SECONDS
 
 _FIRST_SECONDS: Final = 5.0
 """Seconds after an endpoint was first checked in which its first report is expected. Until then its
@@ -36,13 +36,13 @@ _FULL: Final = 0.9
 """The share of a cache in use from which on requests wait for memory, not for a slot."""
 _IN_A_ROW: Final = 4
 _ROW_SECONDS: Final = 2.0
-"""How many such reports, over how many seconds, show the slots: a few may show one long step."""
+"""This many such reports over these seconds show the slots: a few may show one long step."""
 _STEADY: Final = 0.05
 """The share of slots, at least one, that may be empty for a moment before they are filled again.
 
-More responses than that must begin during these reports, so that some have replaced others."""
+More responses must begin during these reports, so that some requests have replaced others."""
 _SURE_SECONDS: Final = 60.0
-"""For how long no more requests than slots are tried if none may wait for a slot."""
+"""If no request may wait for a slot, seconds until more requests than slots are tried again."""
 _NEXT: Final = 1
 """Requests that may wait in an engine for the next free slot, so that it is used at once."""
 _MIN_SECONDS: Final = 1e-3
@@ -68,17 +68,17 @@ _REFUSALS: Final = Axis.REFUSALS
 
 
 class Rooms:
-    """The room of each endpoint; `share` is the share of its cache that may be used.
+    """The room of each endpoint; `share` is the share of the cache that may be used.
 
-    An endpoint that owes `prefill_seconds` has no room. The room of one whose report is older than
-    `stale_seconds` is not known. `waiting` requests may wait in an engine for a slot.
+    An endpoint that owes `prefill_seconds` has no room. The room of an endpoint whose report is
+    older than `stale_seconds` is not known. `waiting` requests may wait in an engine for a slot.
     """
 
     def __init__(
         self,
         prefill_seconds: float,
         share: MemoryShare,
-        stale_seconds: float = STALE_SECONDS,
+        stale_seconds: float,
         waiting: int = _NEXT,
     ) -> None:
         self.share: Final = share
@@ -225,15 +225,15 @@ class _Slots:
     """How many requests an engine runs at once: `known`, which is infinite until it is learned.
 
     It is the most that ever ran, once about as many ran in report after report while others waited
-    that ran later. If more run, the engine has more slots. If none may be `waiting`, no more than
-    the known number are sent, so one more is tried now and then; if that has to wait, requests of
-    other priorities wait behind it.
+    and ran later. If more run, the engine has more slots. If no request may be `waiting` in the
+    engine, at most the known number are sent, so one more is tried now and then. If that one has to
+    wait, requests of other priorities wait behind it.
     """
 
     def __init__(self, waiting: int) -> None:
         self.known = inf
         self._tries: Final = not waiting
-        self._sure_until = -inf  # no more are tried before
+        self._sure_until = -inf  # until then no more are tried
         self._most = 0.0
         self._in_a_row = 0
         self._since = 0.0
@@ -241,7 +241,7 @@ class _Slots:
         self._begun = 0  # how many responses had begun then
 
     def learn(self, load: Load, begun: int, *, waits: bool) -> None:
-        """Learn from a report; `waits`: requests wait, only for a slot.
+        """Learn from a report; `waits`: requests wait, for nothing but a slot.
 
         `begun` is the number of responses that have begun in all.
         """
@@ -267,9 +267,9 @@ class _Slots:
 
 
 class _Account:
-    """Whether an endpoint's room is `known` from one report, while that is not too old.
+    """Whether an endpoint's room is `known` from one report, as long as that is not too old.
 
-    `since` is when it was first asked for.
+    `since` is when the room was first asked for.
     """
 
     def __init__(self, pod: Pod, since: float) -> None:

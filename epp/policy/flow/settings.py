@@ -17,7 +17,7 @@ class BandLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_requests: float = 5000.0
     """The most requests that wait (llm-d-router's default)."""
     max_bytes: float = 1e9
-    """The most bytes of their bodies (llm-d-router's default)."""
+    """The most bytes that their bodies have (llm-d-router's default)."""
     ttl: float = inf
     """Seconds after which a request that still waits is refused; infinite: it never is."""
     fairness: FairnessPolicy = StartTimeFairness()
@@ -32,7 +32,7 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
     detector: SaturationDetector
     """Measures how busy the pool is; 1: saturated."""
     usage_limits: UsageLimitPolicy = StaticUsageLimitPolicy()
-    """Up to which saturation each band may send."""
+    """The saturation up to which each band may send."""
     name: str = "utilization-detector"
     """The detector's name in the file."""
     priorities: tuple[int, ...] = ()
@@ -56,9 +56,9 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_memory: float = 0.8
     """The share of an endpoint's cache that prompts and expected responses may take."""
     short_steps_memory: float = 1.0
-    """The same at an endpoint whose steps are short, so that a larger batch helps."""
+    """The same share at an endpoint whose steps are short, so that a larger batch helps."""
     least_memory: float = 0.6
-    """The same while decoding saturates the fleet."""
+    """The same share while decoding saturates the fleet."""
     batch_prefill_share: float = 0.1
     """Requests of negative priority skip an endpoint that owes this share of `prefill_seconds`,"""
     batch_memory_share: float = 0.22
@@ -73,15 +73,15 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request waits for the first endpoint of an empty pool; infinite: as long as for
     room."""
     bands: dict[int, BandLimits] = {}
-    """Limits of single priorities."""
+    """Limits of the priorities that have limits of their own."""
     band: BandLimits = BandLimits()
     """Limits of every other priority."""
     negative_band: BandLimits | None = None
-    """Limits of every other priority below 0; None: the same."""
+    """Limits of every other priority below 0; None: those of `band`."""
     max_requests: float = inf
     """The most requests that wait in all bands."""
     max_bytes: float = inf
-    """The most bytes of their bodies."""
+    """The most bytes that the bodies of all waiting requests have."""
     stale_seconds: float = STALE_SECONDS
     """The age of a report from which on the room of its endpoint is not known."""
 

@@ -132,10 +132,8 @@ class _ByService:
         """Return (highest cost - own) / (highest - lowest)."""
         if not candidates or request.fairness_id == DEFAULT_FAIRNESS_ID:
             return [1.0] * len(candidates)
-        settings, window = (
-            self._settings,
-            self._windows.get(client_key(request.fairness_id), NOTHING),
-        )
+        settings = self._settings
+        window = self._windows.get(client_key(request.fairness_id), NOTHING)
         served = window.total(candidates[0].now)
         lowest = min(self._served.values(), default=settings.min_tokens)
         highest = max(self._served.values(), default=settings.max_tokens)

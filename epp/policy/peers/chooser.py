@@ -33,6 +33,6 @@ def loads_of(candidates: Candidates) -> dict[EndpointId, int]:
 
 
 def least(values: Mapping[EndpointId, Rank]) -> set[EndpointId]:
-    """Return the endpoints with the lowest value; none of none."""
+    """Return the endpoints with the lowest value; none without endpoints."""
     lowest = min(values.values(), default=None)
     return {endpoint for endpoint, value in values.items() if value == lowest}

@@ -71,14 +71,15 @@ class HashRing:
         return [xxh64_intdigest(f"{endpoint}{number}".encode()) for number in range(self._replicas)]
 
 
-def prefix_key(chain: Chain, tokens: int | None = None) -> int:
-    """Return a hash of the first tokens of a prompt, or of all; 0 if it has no block.
+def prefix_key(chains: Sequence[Chain], tokens: int | None = None) -> int:
+    """Return a hash of the first tokens of the first prompt, or of all; 0 without a block.
 
     It covers the last block that ends within them, or the first one, and all before it; for a
     prompt that is not longer, also the rest after its blocks.
     """
-    if not chain.hashes:
+    if not chains or not chains[0].hashes:
         return 0
+    chain = chains[0]
     most = chain.size if tokens is None else tokens * (1 if chain.exact else _TOKEN_BYTES)
     if chain.size <= most:
         return chain.hashes[-1] ^ chain.rest_digest

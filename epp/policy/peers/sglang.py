@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from epp.model.endpoint import EndpointId
+from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
 from epp.policy.bounds import BoundedParameters, above_zero, at_least, within
 from epp.policy.peers.chooser import Choice, Chooser, loads_of
-from epp.policy.peers.memory.prefix_tree import PrefixFound, SentPrompts
+from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
+from epp.policy.peers.memory.prefix_tree import PrefixFound, PrefixTree
 from epp.policy.plugins import Candidates, PluginContext
 
 
@@ -19,7 +21,7 @@ class CacheAwareSettings(BoundedParameters, frozen=True):
 
     A match counts above the share `cache_threshold` of the prompt. The tree is cut back to
     `max_tree_size` (bytes of text, tokens of prompts that came as such) every
-    `eviction_interval_secs`.
+    `eviction_interval_secs`, and at once when it is twice as long.
     """
 
     cache_threshold: Annotated[float, within(0, 1, "a share of the prompt, 0 to 1")] = 0.3
@@ -60,14 +62,31 @@ class SglangCacheAwareScorer(GatedSettings, frozen=True):
 
 
 class CacheAware(Chooser):
-    """Chooses by a tree of the prompts that were sent, which all endpoints' share or not."""
+    """Chooses by a tree of the prompts that were sent.
+
+    An endpoint's part is cut back to `max_tree_size`, or to its share of it if that is `shared`.
+    """
 
     def __init__(
         self, settings: CacheAwareSettings, context: PluginContext, *, shared: bool = False
     ) -> None:
-        self._threshold = settings.cache_threshold
-        size, interval = settings.max_tree_size, settings.eviction_interval_secs
-        self._tree = SentPrompts(context, size, interval, shared=shared).tree
+        self._kept = settings
+        self._shared = shared
+        self._due = settings.eviction_interval_secs
+        self._tree = PrefixTree()
+        self._admitted = AdmittedPrompts(context, self._insert, self._tree.remove)
+
+    def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
+        tree, most = self._tree, self._kept.max_tree_size
+        if self._shared:
+            most //= len(self._admitted)
+        tree.insert(chain.hashes, chain.ends, endpoint)
+        if tree.length(endpoint) > 2 * most:
+            tree.evict(endpoint, most)
+        if now >= self._due:
+            self._due = now + self._kept.eviction_interval_secs
+            for each in self._admitted:
+                tree.evict(each, most)
 
     def _match(self, candidates: Candidates) -> PrefixFound | None:
         """Return the match of the first prompt; None if it does not count."""
@@ -76,7 +95,7 @@ class CacheAware(Chooser):
             return None
         found = self._tree.match(chains[0].hashes)
         share = found.length / chains[0].size if found.length else 0.0
-        return found if share > self._threshold else None
+        return found if share > self._kept.cache_threshold else None
 
 
 class Gated(CacheAware):

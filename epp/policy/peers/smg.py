@@ -92,8 +92,7 @@ class _OnPrefixRing(Chooser):
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         loads = loads_of(candidates)
         self._ring.add(loads)
-        chains = candidates[0].chains
-        key = prefix_key(chains[0], self._settings.prefix_token_count) if chains else 0
+        key = prefix_key(candidates[0].chains, self._settings.prefix_token_count)
         own = self._ring.owner(key, loads)
         settings, mean = self._settings, (sum(loads.values()) + 1) / len(loads)
         most = max(settings.load_factor * mean, mean + settings.balance_abs_threshold)

@@ -12,7 +12,6 @@ from typing import Annotated
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
@@ -143,12 +142,10 @@ class _OnSessionRing(Chooser):
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         names = [each.endpoint.id for each in candidates]
         self._ring.add(names)
-        owner = next(self._ring.walk(self._key(request, candidates[0])))
-        return (owner if owner in names else names[0],)
-
-    def _key(self, request: InferenceRequest, candidate: Candidate) -> int:
         session = self._settings.session(request)
-        return xxh3_64_intdigest(session.encode()) if session else _prompt_key(candidate)
+        key = xxh3_64_intdigest(session.encode()) if session else prefix_key(candidates[0].chains)
+        owner = next(self._ring.walk(key))
+        return (owner if owner in names else names[0],)
 
 
 class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
@@ -189,7 +186,7 @@ class _BySessions(Chooser):
         home = self._sessions.get(client_key(session))
         if home is not None and home[0].endpoint in names:
             return (home[0].endpoint,)
-        key = session or str(_prompt_key(candidates[0]))
+        key = session or str(prefix_key(candidates[0].chains))
         return (min(names, key=lambda name: (self._at(name), -_weight(key, name))),)
 
     def _at(self, endpoint: EndpointId) -> int:
@@ -205,9 +202,7 @@ class _BySessions(Chooser):
         bound = self._drop(session)
         if bound is not None and any(each.endpoint.id == bound for each in decision.candidates):
             endpoint = bound
-        home = self._homes.get(endpoint)
-        if home is None:
-            home = self._homes[endpoint] = _Home(endpoint)
+        home = self._homes.setdefault(endpoint, _Home(endpoint))
         home.sessions += 1
         self._sessions[session] = home, now
         self._expire(now)
@@ -239,7 +234,3 @@ class _BySessions(Chooser):
 
 def _weight(key: str, endpoint: EndpointId) -> int:
     return xxh3_64_intdigest(f"{key}:{endpoint}".encode())
-
-
-def _prompt_key(candidate: Candidate) -> int:
-    return prefix_key(candidate.chains[0]) if candidate.chains else 0

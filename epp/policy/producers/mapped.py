@@ -7,11 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
 from epp.policy.bounds import BoundedParameters, within
 from epp.policy.effects import Effect, mapped_to, without_effect
-from epp.policy.plugins import Candidates, PluginContext, PluginParameters
+from epp.policy.plugins import PluginContext, PluginParameters
 from epp.policy.scorers.load import LeastTtftScorer
 
 _Duration = str | int
@@ -67,13 +66,9 @@ class LatencyObserverProducer(PluginParameters, frozen=True):
     in_flight_load_producer_name: str = ""
 
 
-class _ByTtft(PluginParameters, frozen=True):
+class _ByTtft(LeastTtftScorer, frozen=True):
     effect: ClassVar[Effect] = mapped_to("`least-ttft-scorer`")
     exploration_rate: float = 0.1
-
-    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
-        """Return the scores of `least-ttft-scorer`."""
-        return LeastTtftScorer().score(request, candidates)
 
 
 class LatencyObservationScorer(_ByTtft, frozen=True):

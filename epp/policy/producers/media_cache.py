@@ -29,8 +29,8 @@ _MAX_ITEMS = 256
 class MediaCacheProducer(PluginParameters, frozen=True):
     """Remembers, for each endpoint, the media of the requests that were sent there.
 
-    The cache has room for `cache_size_in_mb_per_server` mebibytes at two an item; 0 or less is the
-    default. `cache_size_in_mb` is an older name of it.
+    The cache has room for `cache_size_in_mb_per_server` mebibytes, two for each item; 0 or less
+    stands for the default. `cache_size_in_mb` is an older name of it.
     """
 
     cache_size_in_mb_per_server: int = msgspec.field(

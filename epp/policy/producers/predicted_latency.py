@@ -138,7 +138,8 @@ class PredictedLatency:
     def committed(self, request: InferenceRequest, decision: Decision, _: float) -> None:
         """Note what ran at the endpoint as a request was sent there."""
         if request.stream:
-            running = (each.running for each in decision.candidates if _is(each, decision))
+            where = decision.endpoint.id
+            running = (each.running for each in decision.candidates if each.endpoint.id == where)
             self._sent[request.id] = max(1.0, next(running, 1.0)), None
 
     def learn(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
@@ -151,7 +152,3 @@ class PredictedLatency:
                 tokens = event.usage.completion_tokens if event.usage else event.generated
                 if tokens >= _MIN_TOKENS and now > began:
                     self._time_per_token.learn(running, (now - began) / (tokens - 1))
-
-
-def _is(candidate: Candidate, decision: Decision) -> bool:
-    return candidate.endpoint.id == decision.endpoint.id

@@ -84,10 +84,6 @@ class _ByMatches(msgspec.Struct, frozen=True):
         ]
 
 
-class MulticlusterPrefixCacheScorer(PrefixCacheScorer, frozen=True):
-    """The same, where each endpoint is a cluster."""
-
-
 class NoHitLruScorer(PluginParameters, frozen=True):
     """Spreads requests that hit no cache: each goes to the endpoint without one for longest.
 

@@ -8,7 +8,7 @@ from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
 from epp.model.request import InferenceRequest
-from epp.policy.attribute_sources import TopologyInfo, find_producer
+from epp.policy.attribute_sources import TopologyInfo, find_producer, shared_places
 from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
 
 _CONTEXT_LABEL = "llm-d.ai/context-length-range"
@@ -19,7 +19,7 @@ _WIDTH_WEIGHT, _ROOM_WEIGHT = 0.7, 0.3
 _WIDTH_TOKENS, _DISTANCE_TOKENS = 10_000, 1000
 """Tokens of width, and of distance from a range, that halve a score."""
 
-AFFINITIES = {"hostname": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
+_AFFINITIES = {"hostname": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
 """The score for sharing a place with another endpoint, the narrowest place first."""
 
 
@@ -133,12 +133,8 @@ class _ByPlace(msgspec.Struct, frozen=True):
 
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 on the same host, 0.2 in the same rack, 0.05 zone, 0.02 region, else 0."""
-        peer = self.producer.topology(request.peer) if request.peer is not None else None
-        if peer is None:
-            return [0.0] * len(candidates)
-        places = [self.producer.topology(each.endpoint) for each in candidates]
-        shared = ["" if place is None else peer.shared(place) for place in places]
-        return [AFFINITIES.get(name, 0.0) for name in shared]
+        shared = shared_places(self.producer, request, candidates)
+        return [_AFFINITIES.get(place, 0.0) for place in shared]
 
 
 class MulticlusterTopologyScorer(PluginParameters, frozen=True):

@@ -65,20 +65,13 @@ class _ByLatency(msgspec.Struct, frozen=True):
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Score the best group of endpoints by their headrooms; 0 for all others."""
         predictions = self.predictor.latencies(request, candidates)
-        known = [(at, each) for at, each in enumerate(predictions) if each is not None]
-        if not known:
+        if not any(predictions):
             return self._composite(request, candidates)
-        late = [each for each in known if min(each[1].ttft_headroom, each[1].tpot_headroom) < 0]
+        known = [(at, each or _UNKNOWN) for at, each in enumerate(predictions)]
+        in_time = [each for each in known if not _is_late(each[1])]
+        group = in_time or _least_late(known)
+        most = bool(in_time) and self.parameters.headroom_selection_strategy == "most"
         scores = [0.0] * len(candidates)
-        if len(late) < len(candidates):
-            behind = {at for at, _ in late}
-            in_time = enumerate(predictions)
-            group: Sequence[_Known] = [
-                (at, each or _UNKNOWN) for at, each in in_time if at not in behind
-            ]
-            most = self.parameters.headroom_selection_strategy == "most"
-        else:
-            group, most = _least_late(late), False
         for (at, _), score in zip(group, self._headrooms(group, most=most), strict=True):
             scores[at] = score
         return scores
@@ -107,11 +100,8 @@ class _ByLatency(msgspec.Struct, frozen=True):
 
         The weights are made to add up to 1; if they are 0 or less, usage alone counts.
         """
-        kv, queue, prefix = (
-            self.parameters.composite_kv_weight,
-            self.parameters.composite_queue_weight,
-            self.parameters.composite_prefix_weight,
-        )
+        kv, queue = self.parameters.composite_kv_weight, self.parameters.composite_queue_weight
+        prefix = self.parameters.composite_prefix_weight
         total = kv + queue + prefix
         if total <= 0:
             kv, queue, prefix, total = 1.0, 0.0, 0.0, 1.0
@@ -127,6 +117,10 @@ class _ByLatency(msgspec.Struct, frozen=True):
 
 _UNKNOWN = LatencyPrediction(0.0, 0.0, 0.0, 0.0)
 """An endpoint without a prediction, among others that have one, counts as just in time."""
+
+
+def _is_late(prediction: LatencyPrediction) -> bool:
+    return min(prediction.ttft_headroom, prediction.tpot_headroom) < 0
 
 
 def _least_late(late: Sequence[_Known]) -> Sequence[_Known]:

@@ -88,10 +88,7 @@ def limit_of(*raws: bytes) -> int | None:
 
 def n_of(*raws: bytes) -> int:
     """Return the first of some numbers of answers to a prompt, from 1 to `MAX_ANSWERS`; else 1."""
-    for raw in raws:
-        if raw and (answers := _whole_of(raw)) >= 1:
-            return min(answers, MAX_ANSWERS)
-    return 1
+    return min(limit_of(*raws) or 1, MAX_ANSWERS)
 
 
 def skips_reading(  # noqa: PLR0913, PLR0917 (as the body has them)

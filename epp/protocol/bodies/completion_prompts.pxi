@@ -78,17 +78,15 @@ cdef class PromptReader(FieldReader):
                 self._decline()
             else:
                 self._token(self.whole)
-        elif self._kind == _TEXT:
+            return 0
+        if self._kind == _TEXT:
             self._writer.add(_COPY, self._item, at - 1)
-            self._writer.add(_PROMPT_END)
             self._item = -1
-            self._count_item(_MAX_PROMPTS)
         else:
             self._writer.add(_TOKENS, self._tokens_at, self._writer.token_count)
-            self._writer.add(_PROMPT_END)
             self._tokens_at = self._writer.token_count
-            self._count_item(_MAX_PROMPTS)
-        return 0
+        self._writer.add(_PROMPT_END)
+        return self._count_item(_MAX_PROMPTS)
 
     cdef int _token(self, uint64_t value) except -1:
         if value > _LARGEST:

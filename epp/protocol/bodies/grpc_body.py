@@ -4,7 +4,7 @@ A message travels in a frame: a byte that says whether it is compressed, its len
 and the message (gRPC over HTTP2, "Length-Prefixed-Message"). Compressed messages are not read.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -101,17 +101,8 @@ def with_json(message: bytes, data: bytes) -> bytes:
     return read.SerializeToString()
 
 
-def _frames(data: bytes) -> Iterator[tuple[int, int, bool]]:
-    """Yield where each frame begins and ends, which may be behind `data`, and if it is not read."""
-    start = 0
-    while len(data) - start >= _HEAD:
-        end = start + _HEAD + int.from_bytes(data[start + 1 : start + _HEAD], "big")
-        yield start, end, bool(data[start]) or end - start > _LONGEST_ANSWER
-        start = end
-
-
 class Frames:
-    """Fed with bytes in any pieces, it gives the messages of all frames but those not read."""
+    """Takes the messages out of a body, which comes in any pieces."""
 
     __slots__ = ("_held", "_skipping")
 
@@ -119,21 +110,30 @@ class Frames:
         self._held = b""
         self._skipping = 0
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Take the next bytes; give the messages that end with them."""
-        skipped = min(self._skipping, len(chunk))
-        self._skipping -= skipped
-        data = self._held + chunk[skipped:]
-        at = 0
-        for start, end, unread in _frames(data):
-            if unread:
-                self._skipping = max(0, end - len(data))
-            elif end <= len(data):
-                yield data[start + _HEAD : end]
-            else:
+    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Take the next bytes; yield the messages whose frames end with them, each with True.
+
+        What comes of a frame that is not read is yielded as it is, with False.
+        """
+        skipped = chunk[: self._skipping]
+        if skipped:
+            self._skipping -= len(skipped)
+            yield skipped, False
+        data, at = self._held + chunk[len(skipped) :], 0
+        while len(data) - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
+            unread = data[at] or end - at > _LONGEST_ANSWER
+            if not unread and end > len(data):
                 break
+            yield data[at if unread else at + _HEAD : end], not unread
+            self._skipping = max(0, end - len(data))
             at = end
         self._held = data[at:]
+
+    def rest(self) -> bytes:
+        """Return, once, the beginning of a frame whose end did not come."""
+        rest, self._held = self._held, b""
+        return rest
 
 
 class FrameRestorer:
@@ -142,46 +142,38 @@ class FrameRestorer:
     A frame that is compressed, or longer than a megabyte, passes on as it is.
     """
 
-    __slots__ = ("_held", "_name", "_passing")
+    __slots__ = ("_frames", "_name")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._held = b""
-        self._passing = 0
+        self._frames = Frames()
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
         """Return the frames that are complete with `chunk`; with `last` the rest too."""
-        passed = chunk[: self._passing]
-        self._passing -= len(passed)
-        data, done, at = self._held + chunk[len(passed) :], [passed], 0
         left = looked_at()
-        for start, end, unread in _frames(data):
-            if not unread and end > len(data):
-                break
-            frame = data[start:end]
-            done.append(frame if unread else self._restored(frame, left))
-            self._passing = max(0, end - len(data))
-            at = end
-        self._held = b"" if last else data[at:]
-        return b"".join([*done, data[at:]] if last else done)
+        done = [
+            framed(self._restored(part, left)) if is_message else part
+            for part, is_message in self._frames.feed(chunk)
+        ]
+        return b"".join(done) + (self._frames.rest() if last else b"")
 
-    def _restored(self, frame: bytes, left: Iterator[int]) -> bytes:
-        data = answer_of(frame[_HEAD:])
+    def _restored(self, message: bytes, left: Iterator[int]) -> bytes:
+        data = answer_of(message)
         if b'"model"' not in data:
-            return frame
+            return message
         if data.lstrip()[:1] == b"{":
             data = replace_first(data, self._name, left)
         else:
             data = replace_in_events(data, self._name, left)
-        read = pb.HttpBody.FromString(frame[_HEAD:])
+        read = pb.HttpBody.FromString(message)
         read.data = data
-        return framed(read.SerializeToString())
+        return read.SerializeToString()
 
 
 def usage_of(api: Api, message: bytes) -> bytes | None:
     """Return the usage in a message of vLLM's engine as JSON; None without one."""
     try:
-        return _USAGE[api](message)
+        return _embedded(message) if api is Api.GRPC_EMBED else _generated(message)
     except DecodeError:
         return None
 
@@ -216,9 +208,3 @@ def answer_of(message: bytes) -> bytes:
         return pb.HttpBody.FromString(message).data
     except DecodeError:
         return b""
-
-
-_USAGE: Final[dict[Api, Callable[[bytes], bytes | None]]] = {
-    Api.GRPC_GENERATE: _generated,
-    Api.GRPC_EMBED: _embedded,
-}

@@ -264,14 +264,12 @@ cdef class JsonReader:
         cdef bint low = 0xDC00 <= self._unit <= 0xDFFF
         if self._high:
             self.state = _STRING if low else _BROKEN
+            self._spell_key(_OTHER)
         elif 0xD800 <= self._unit <= 0xDBFF:
             self.state = _PAIR
         else:
             self.state = _BROKEN if low else _STRING
             self._spell_key(self._unit)
-            return 0
-        if self._high:
-            self._spell_key(_OTHER)
         return 0
 
     cdef int _spell_key(self, uint32_t unit) except -1:

@@ -28,7 +28,7 @@ cdef struct Step:
     Span span
 
 cdef enum:
-    _MEDIUM_BYTES = 900  # `epp.protocol.bodies.request_json` says why
+    _MEDIUM_BYTES = 900  # `epp.protocol.bodies.content_blocks` says why
     _DIGEST_BYTES = 16
     _TOKEN = 4
     _MAX_STEPS = 1 << 17  # 3 MiB: 10,000 messages of eight fields and 50,000 parts have fewer

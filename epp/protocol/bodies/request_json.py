@@ -182,7 +182,7 @@ def _chat_prompts(body: ChatBody | MessagesBody | RawPredictBody) -> tuple[Promp
 
 
 def _head(body: AnyBody) -> bytes:
-    """Return what stands before all messages."""
+    """Return the part of a prompt before all messages."""
     systems = (_unattributed(_given(body, name)) for name in ("system", "instructions"))
     tools, documents = _given(body, "tools"), _given(body, "documents")
     return b"".join((_template_digests(body), tools, *systems, documents))

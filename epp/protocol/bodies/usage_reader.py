@@ -53,7 +53,7 @@ class UsageReader(Protocol):
         """Return the usage that only the end of the body completes."""
 
 
-def usage_reader(api: Api | None, content_type: str, *, streaming: bool) -> UsageReader | None:
+def usage_reader(api: Api, content_type: str, *, streaming: bool) -> UsageReader | None:
     """Return a reader that looks for usage only where a body of this API may have it.
 
     `content_type` is in lower case; None for one without usage. Not for streams whose events have
@@ -131,7 +131,7 @@ class FramedUsage:
 
     __slots__ = ("_api", "_frames", "_last", "_within")
 
-    def __init__(self, api: Api | None) -> None:
+    def __init__(self, api: Api) -> None:
         from epp.protocol.bodies.grpc_body import Frames  # noqa: PLC0415 (generated code is slow to load)
 
         self._api = api
@@ -142,7 +142,9 @@ class FramedUsage:
     def feed(self, chunk: bytes) -> Sequence[bytes]:
         """Take the next bytes; return the usage found in them."""
         found: list[bytes] = []
-        for message in self._frames.feed(chunk):
+        for message, is_message in self._frames.feed(chunk):
+            if not is_message:
+                continue
             if self._api in {Api.VERTEX_CHAT, Api.VERTEX_RAW}:
                 found += self._feed_within(message)
             else:
@@ -151,10 +153,10 @@ class FramedUsage:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is there to its last message; of Vertex AI's that is not known."""
+        """Whether the answer's last message has come; for Vertex AI's that is not known."""
         from epp.protocol.bodies.grpc_body import is_last  # noqa: PLC0415 (as above)
 
-        return self._api is not None and bool(self._last) and is_last(self._api, self._last)
+        return bool(self._last) and is_last(self._api, self._last)
 
     def _feed_within(self, message: bytes) -> Sequence[bytes]:
         from epp.protocol.bodies.grpc_body import answer_of  # noqa: PLC0415 (as above)
@@ -173,5 +175,5 @@ class FramedUsage:
 
         if self._within is not None:
             return self._within.end()
-        usage = usage_of(self._api, self._last) if self._api and self._last else None
+        usage = usage_of(self._api, self._last) if self._last else None
         return () if usage is None else (usage,)

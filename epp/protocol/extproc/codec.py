@@ -20,8 +20,8 @@ def encode(reply: Reply) -> bytes:
 
 
 def encode_in_parts(reply: Reply) -> bytes | tuple[bytes, BodyData]:
-    """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself.
+    """Return the bytes of a `ProcessingResponse`; for a long chunk, its head and the body itself.
 
-    The body is the last of the message then, and need not be copied.
+    The body is then the last part of the message, and need not be copied.
     """
     return encode(reply)

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True, wraparound=False
-"""ext_proc messages straight from and to bytes, without an object for each part of them.
+"""ext_proc messages, read from bytes and written to bytes without an object for each part.
 
-The contract is `codec.py`. What is rare or malformed is left to generated code (`protobuf.py`).
+The contract is `codec.py`. Rare and malformed messages are left to generated code (`protobuf.py`).
 Field numbers are those of `proto/ext_proc.proto`; the encoding is protobuf's wire format
 (https://protobuf.dev/programming-guides/encoding/).
 """
@@ -58,10 +58,10 @@ cdef struct Field:
 
 
 cdef bint _varint(Span* span, uint64_t* value) noexcept nogil:
-    """Read one; return whether it was there."""
+    """Read a varint; return whether there was one."""
     cdef int shift = 0
     cdef uint8_t byte
-    if span.at < span.end and span.at[0] < 0x80:  # as nearly all are
+    if span.at < span.end and span.at[0] < 0x80:  # as nearly all varints are
         value[0] = span.at[0]
         span.at += 1
         return True
@@ -77,7 +77,7 @@ cdef bint _varint(Span* span, uint64_t* value) noexcept nogil:
 
 
 cdef bint _field(Span* span, Field* field) noexcept nogil:
-    """Read one field of a message; return whether it could be.
+    """Read one field of a message; return whether it could be read.
 
     Tags of more than two bytes, and lengths of more than five, are doubtful.
     """
@@ -144,13 +144,13 @@ def _mode(number):
 def decode(bytes data not None):
     """Return the `ProcessingRequest` that `data` holds. Raises `ProtocolError`.
 
-    Metadata of many layers, a part that comes twice, text that is not UTF-8, and what is no
-    message at all are for generated code to read or to refuse.
+    Generated code reads or refuses deeply nested metadata, repeated parts, text that is not UTF-8,
+    and bytes that are not a message at all.
     """
     message = _read(data)
     if message is not None:
         return message
-    from epp.protocol.extproc import protobuf  # slow to load, and mostly not needed
+    from epp.protocol.extproc import protobuf  # slow to load, and rarely needed
 
     return protobuf.decode(data)
 
@@ -161,7 +161,7 @@ def encode(reply):
 
 
 def encode_in_parts(reply):
-    """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself."""
+    """Return the bytes of a `ProcessingResponse`; for a long chunk, its head and the body."""
     if type(reply) is Chunk:
         if size_of(reply.body) >= _LONG:
             return _written(reply, True), reply.body
@@ -227,7 +227,7 @@ cdef object _read(bytes data):
 
 
 cdef object _body(Span span, bint* end, bytes message):
-    """Read `HttpBody`; of a long body give a view of the message, if there is one to view."""
+    """Read `HttpBody`; return a long body as a view of `message`, if that is not None."""
     cdef Field field
     cdef Span body
     cdef bint ends = False, ends_without = False
@@ -258,7 +258,7 @@ cdef dict _headers(Span span, bint* ends):
 
 
 cdef bint _read_head(dict found, Span span, bint* ends) except -1:
-    """Read `HttpHeaders`, or `HttpTrailers`, which has no end; return whether it could be."""
+    """Read `HttpHeaders`, or `HttpTrailers`, which has no end; return whether that worked."""
     cdef Field field
     while span.at < span.end:
         if not _field(&span, &field):
@@ -274,7 +274,7 @@ cdef bint _read_head(dict found, Span span, bint* ends) except -1:
 
 
 cdef bint _config(uint64_t* numbers, Span span) noexcept:
-    """Read the numbers of both modes; return whether it could be."""
+    """Read the numbers of both modes; return whether that worked."""
     cdef Field field
     numbers[0] = numbers[1] = 0
     while span.at < span.end:

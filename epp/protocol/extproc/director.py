@@ -24,7 +24,7 @@ class PendingDecision:
 
     def __init__(self) -> None:
         self.cancelled = False
-        """Whether the client is gone: a decision made all the same is undone."""
+        """Whether the client is gone: a decision that is still made is undone."""
         self._outcome: Decision | BaseException | None = None
         self._on_decision: Callable[[Decision | BaseException], None] | None = None
         self._on_cancel: Callable[[], object] | None = None
@@ -53,7 +53,7 @@ class PendingDecision:
             callback(self._outcome)
 
     def cancel(self) -> None:
-        """Notify the maker that no one waits any more; once, and only while undecided."""
+        """Notify the maker that nobody waits any more; at most once, and only while undecided."""
         if self.cancelled or self._outcome is not None:
             return
         self.cancelled = True
@@ -62,7 +62,7 @@ class PendingDecision:
             callback()
 
     def when_cancelled(self, callback: Callable[[], object]) -> None:
-        """Call back when no one waits any more; at once if no one does already."""
+        """Call back when nobody waits any more; at once if that is the case already."""
         if self.cancelled:
             callback()
         else:

@@ -36,15 +36,6 @@ Envoy's `request_header_mode: SKIP` does so.
 """
 
 
-class _OpenAiError(msgspec.Struct):
-    """The `error` object of OpenAI's API, with all its members."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
 def models_reply(models: bytes) -> ImmediateReply:
     """Return the reply that sends the client a list of models, which is JSON."""
     return ImmediateReply(200, (("content-type", "application/json"),), models, "warmpick_models")
@@ -58,7 +49,8 @@ def error_reply(error: RequestError) -> ImmediateReply:
     in seconds (RFC 9110 §10.2.3). `details` goes into Envoy's access log
     (`%RESPONSE_CODE_DETAILS%`).
     """
-    body = {"type": "error", "error": _OpenAiError(str(error), error.kind, None, error.reason)}
+    told = {"message": str(error), "type": error.kind, "param": None, "code": error.reason}
+    body = msgspec.json.encode({"type": "error", "error": told})
     headers = [("content-type", "application/json"), ("x-warmpick-reason", error.reason)]
     if error.dropped_reason:
         headers.append(("x-llm-d-request-dropped-reason", error.dropped_reason))
@@ -68,6 +60,4 @@ def error_reply(error: RequestError) -> ImmediateReply:
         headers.append(("retry-after", str(error.retry_after)))
     if error.waited is not None:
         headers.append((QUEUE_DURATION, milliseconds(error.waited)))
-    return ImmediateReply(
-        error.status, tuple(headers), msgspec.json.encode(body), f"warmpick_{error.reason}"
-    )
+    return ImmediateReply(error.status, tuple(headers), body, f"warmpick_{error.reason}")

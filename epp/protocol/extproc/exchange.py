@@ -21,10 +21,10 @@ What each stage accepts, and the stages that follow (after an error always close
     answered   ignored                     answered                             answered
     closed     ignored                     ignored                              ignored
 
-Messages of the response pass in every stage but closed, and lead to closed at the response's end,
-or if the proxy passes on the rest alone. Reading takes a turn for each part of a long piece, and
-leads to body, pending or answered (`proceed`); pending leads to answered (`resume`). From both, the
-headers of a response lead to answered: the proxy answers by itself, and no decision is due.
+Messages of the response are accepted in every stage but closed. They lead to closed at the
+response's end, or if the proxy passes on the rest alone. Reading takes a turn for each part of a
+long piece, then leads to body, pending or answered (`proceed`); pending leads to answered
+(`resume`). In both, response headers lead to answered: the proxy answers, no decision is due.
 """
 
 from collections.abc import Callable
@@ -149,8 +149,8 @@ class Exchange:
     def half_closed(self, now: float) -> Step:
         """Handle a half-close: the peer sends no more, but still gets the replies that are due.
 
-        Wants `NEXT` if a reset may follow a moment later, as it does if Envoy, which announced its
-        modes, gives up the stream. A second call means that no reset came.
+        Wants `NEXT` if a reset may follow a moment later: Envoy, which announces its modes, resets
+        a stream that it gives up. A second call means that no reset came.
         """
         waited, self._half_closed = self._half_closed, True
         if self._stage in _BETWEEN or (self._stage is ANSWERED and self._request.unsent):
@@ -162,9 +162,9 @@ class Exchange:
     def cancelled(self, now: float) -> Step:
         """Handle a reset of the stream: client, proxy or model server broke off.
 
-        Envoy resets every stream that it no longer needs: if it shows no response body, a
-        reset after the response's headers is how a good response ends. Shows it not even those,
-        it needs nothing once it has the request; if its client has left, it half-closes first.
+        Envoy resets every stream that it no longer needs. If it shows no response body, a good
+        response ends with a reset after its headers. If it does not show these either, it resets
+        the stream once it has the request. If its client has left, it half-closes first.
         """
         unshown = self._announced and not self._half_closed and self._request.unshown
         outcome = _UNOBSERVED if unshown else _ABORTED
@@ -181,7 +181,7 @@ class Exchange:
 
     @property
     def awaits_request(self) -> bool:
-        """Whether it is for the peer to send more of the request before a decision."""
+        """Whether the peer must send more of the request before a decision."""
         return self.record.status is None and self._stage in _BEFORE
 
     # The parts of it.

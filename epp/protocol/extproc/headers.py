@@ -38,10 +38,10 @@ _OTHER: Final = Api.OTHER
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class RequestFacts:
-    """The facts in a request's headers; `method` is empty before they came.
+    """The facts in a request's headers; `method` is empty before these arrive.
 
-    `api` is None if no parser reads the path. `injected` are the names of control headers, which
-    are removed before the model server.
+    `api` is None if no parser reads the path. `injected` has the names of control headers, which
+    the model server must not get.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RequestFacts:
     def of(headers: dict[str, str], apis: ApiTable) -> "RequestFacts":
         """Read the method, and the API from the first path that names one.
 
-        A gateway that has rewritten `:path` keeps the client's in one of the other headers.
+        A gateway that has rewritten `:path` keeps the client's path in one of the other headers.
         """
         method, api = headers.get(":method", ""), apis.otherwise
         for name in _PATHS:
@@ -87,8 +87,8 @@ class RequestFacts:
         """Return the request as routing needs it; `body` is for plug-ins that read more of it.
 
         `parsed` is None for a body that was not seen or could not be read. The proxy lets the
-        request wait for `most_wait` seconds. `response_id` is that of an earlier response that it
-        names.
+        request wait for `most_wait` seconds. `response_id` is the id of an earlier response that
+        the request names.
         """
         rewrite = objective = fairness_id = ""
         if self.injected:
@@ -129,7 +129,7 @@ class RequestFacts:
 
 
 def content_coding(headers: dict[str, str]) -> str:
-    """Return the coding of a body, such as gzip (RFC 9110 §8.4.1); empty if it is as it is."""
+    """Return the coding of a body, such as gzip (RFC 9110 §8.4.1); empty if it has none."""
     coding = headers.get("content-encoding", "")
     return "" if not coding or coding.lower() == "identity" else coding
 
@@ -152,9 +152,9 @@ def request_mutation(  # noqa: PLR0913 (each changes it)
 ) -> Mutation:
     """Return the fewest changes that send a request to its destination.
 
-    Depending on the settings they ask for a load report in the response's headers, and contain the
-    scores of the candidates. `content_length` is that of a changed body, in bytes; None if it was
-    not changed. `more` are set too.
+    Depending on the settings, they ask for a load report in the response's headers, and contain the
+    scores of the candidates. `content_length` is the length of a changed body, in bytes; None if
+    the body is unchanged. The headers in `more` are set too.
     """
     # GIE proposal 004: the destination is a header, and metadata with the same value. Names are
     # in lower case (RFC 9113 §8.2): NGINX Gateway Fabric compares them as they are.
@@ -205,7 +205,7 @@ def _scores(decision: Decision) -> tuple[tuple[str, float], ...]:
 def engine_priority(priority: int, endpoint: Endpoint) -> int:
     """Return a request's priority in the sense of the engine that it goes to.
 
-    A higher one is more urgent for the picker and SGLang, a lower one for vLLM.
+    For the picker and SGLang a higher priority is more urgent, for vLLM a lower one.
     """
     return -priority if endpoint.labels.get(_ENGINE_LABEL, VLLM) == VLLM else priority
 

@@ -45,7 +45,7 @@ class Modes(Value):
 class Message(Value):
     """The fields that any message may carry: modes, the subset hint, the target that served.
 
-    The last two come as metadata (GIE proposal 004). None: the message has no such thing.
+    The last two come as metadata (GIE proposal 004). None: the message does not have it.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ WHOLE_BODIES: Final = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which one message holds all of the body that is shown."""
 
 UNSEEN_BODIES: Final = (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
-"""Modes in which headers must be answered before the body is seen, if it ever is."""
+"""Modes in which headers must be answered before the body is seen, or without it."""
 
 CHUNK_BYTES: Final = 62_000
 """The most that one `Chunk` may hold, in bytes: GIE's own margin below Envoy's 64 KiB."""
@@ -261,7 +261,7 @@ def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
 def chunks(body: BodyData, *, response: bool, last: bool) -> list[Reply]:
     """Cut a body into chunks; with `last` the last one ends the body.
 
-    An empty body is a chunk too, as it may carry the end.
+    An empty body is a chunk too, because it may carry the end.
     """
     if len(body) <= CHUNK_BYTES:
         return [Chunk(response, body, last)]

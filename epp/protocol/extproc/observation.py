@@ -1,4 +1,4 @@
-"""The choice of responses that are observed to their end; streams of the others end early.
+"""The choice of responses that are observed to their end; other streams end early.
 
 The picker gets a message for each piece of a response, which may be each generated token. But most
 of what it learns comes with the first piece: status, served endpoint, time to first token.
@@ -24,7 +24,7 @@ FORMS: Final = "auto, all, first or sample:1/N with N of 1 or more"
 class Observation(Value):
     """One response in `one_in` is observed to its end; none if that is 0.
 
-    `auto`: also those whose end is needed (`Director.needs_end`).
+    `auto`: also responses whose end is needed (`Director.needs_end`).
     """
 
     def __init__(self, one_in: int = 1, *, auto: bool = False) -> None:

@@ -26,9 +26,6 @@ from epp.protocol.extproc.names import DESTINATION, LB, SCORES, SERVED, SUBSET
 
 # Envoy base.proto, `HeaderAppendAction`: the default appends, and would keep a client's own value.
 _OVERWRITE = pb.OVERWRITE_IF_EXISTS_OR_ADD
-_Extras = tuple[Modes | None, tuple[str, ...] | None, Target | None]
-_PLAIN: _Extras = (None, None, None)
-"""Modes, subset and served endpoint of a message without them."""
 
 
 def decode(data: bytes) -> Message:
@@ -40,7 +37,6 @@ def decode(data: bytes) -> Message:
     kind = message.WhichOneof("request")
     if kind is None:
         raise ProtocolError("a ProcessingRequest without a request")
-    plain = not message.HasField("metadata_context") and not message.HasField("protocol_config")
     part = getattr(message, kind)
     content: dict[str, str] | bytes | None = None
     end = False
@@ -49,8 +45,7 @@ def decode(data: bytes) -> Message:
     elif kind.endswith("body"):
         # ext_proc.proto, `HttpBody`: in full duplex the end may come in a message without a body.
         content, end = part.body, part.end_of_stream or part.end_of_stream_without_message
-    modes, subset, served = _PLAIN if plain else _extras(message)
-    return message_of(kind.startswith("response"), content, end, modes, subset, served)
+    return message_of(kind.startswith("response"), content, end, *_extras(message))
 
 
 def _headers(headers: pb.HeaderMap) -> dict[str, str]:
@@ -65,7 +60,10 @@ def _headers(headers: pb.HeaderMap) -> dict[str, str]:
     return found
 
 
-def _extras(message: pb.ProcessingRequest) -> _Extras:
+def _extras(
+    message: pb.ProcessingRequest,
+) -> tuple[Modes | None, tuple[str, ...] | None, Target | None]:
+    """Return the modes, the subset and the served endpoint that a message has."""
     modes = subset = served = None
     if message.HasField("protocol_config"):
         config = message.protocol_config
@@ -97,34 +95,30 @@ def _texts(value: Any) -> Iterable[str]:  # noqa: ANN401 (google.protobuf.Value,
 
 def encode(reply: Reply) -> bytes:
     """Write one `ProcessingResponse`."""
-    return _ENCODERS[type(reply)](reply)
-
-
-def _chunk(reply: Chunk) -> bytes:
     message = pb.ProcessingResponse()
+    _WRITERS[type(reply)](message, reply)
+    return message.SerializeToString()
+
+
+def _chunk(message: pb.ProcessingResponse, reply: Chunk) -> None:
     part = message.response_body if reply.response else message.request_body
     streamed = part.response.body_mutation.streamed_response
     streamed.body = bytes(reply.body)
     streamed.end_of_stream = reply.end_of_stream
-    return message.SerializeToString()
 
 
-def _headers_reply(reply: HeadersReply) -> bytes:
-    message = pb.ProcessingResponse()
+def _headers_reply(message: pb.ProcessingResponse, reply: HeadersReply) -> None:
     part = message.response_headers if reply.response else message.request_headers
     part.SetInParent()
     _mutate(message, part.response, reply.mutation)
-    return message.SerializeToString()
 
 
-def _body_reply(reply: BodyReply) -> bytes:
-    message = pb.ProcessingResponse()
+def _body_reply(message: pb.ProcessingResponse, reply: BodyReply) -> None:
     part = message.response_body if reply.response else message.request_body
     part.SetInParent()
     _mutate(message, part.response, reply.mutation)
     if reply.mutation.body is not None:
         part.response.body_mutation.body = reply.mutation.body
-    return message.SerializeToString()
 
 
 def _mutate(message: pb.ProcessingResponse, common: pb.CommonResponse, mutation: Mutation) -> None:
@@ -152,31 +146,26 @@ def _set(mutation: pb.HeaderMutation, headers: Iterable[tuple[str, str]]) -> Non
         option.header.raw_value = value.encode()
 
 
-def _trailers_reply(reply: TrailersReply) -> bytes:
-    message = pb.ProcessingResponse()
+def _trailers_reply(message: pb.ProcessingResponse, reply: TrailersReply) -> None:
     (message.response_trailers if reply.response else message.request_trailers).SetInParent()
-    return message.SerializeToString()
 
 
-def _immediate_reply(reply: ImmediateReply) -> bytes:
-    message = pb.ProcessingResponse()
+def _immediate_reply(message: pb.ProcessingResponse, reply: ImmediateReply) -> None:
     immediate = message.immediate_response
     immediate.status.code = reply.status
     _set(immediate.headers, reply.headers)
     immediate.body = reply.body
     immediate.details = reply.details
-    return message.SerializeToString()
 
 
-def _reporting(reply: Reporting) -> bytes:
-    message = pb.ProcessingResponse.FromString(encode(reply.reply))
+def _reporting(message: pb.ProcessingResponse, reply: Reporting) -> None:
+    _WRITERS[type(reply.reply)](message, reply.reply)
     for namespace, key, value in reply.reported:
         inner = message.dynamic_metadata.fields[namespace].struct_value
         inner.fields[key].number_value = value
-    return message.SerializeToString()
 
 
-_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+_WRITERS: dict[type, Callable[[pb.ProcessingResponse, Any], None]] = {
     Chunk: _chunk,
     HeadersReply: _headers_reply,
     BodyReply: _body_reply,

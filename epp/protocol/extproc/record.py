@@ -50,25 +50,25 @@ class RequestRecord:
         self.request: InferenceRequest | None = None
         """The request, once it was read."""
         self.decision: Decision | None = None
-        """Where it was sent."""
+        """The decision on where the request goes."""
         self.error: RequestError | None = None
         """Why the picker rejected it."""
         self.outcome: Outcome | None = None
-        """How it ended."""
+        """How the exchange ended."""
         self.read_at: float | None = None
-        """When the part that decides it was complete."""
+        """When the part of it that a decision needs was complete."""
         self.decided_at: float | None = None
-        """When it was decided on."""
+        """When the decision was made."""
         self.first_byte_at: float | None = None
         """When the first byte of the response's body came; in a stream, of generated output."""
         self.finished_at: float | None = None
-        """When it ended."""
+        """When the exchange ended."""
         self.status: int | None = None
         """The HTTP status of the response; 0: not a number."""
         self.streaming = False
         """Whether the response is a stream of events."""
         self.served: Target | None = None
-        """The target that served it, as the proxy reported."""
+        """The target that served the request, as the proxy reported."""
         self.request_bytes = 0
         """The size of the request's body."""
         self.response_bytes = 0
@@ -78,13 +78,13 @@ class RequestRecord:
         self.usage: Usage | None = None
         """The tokens that the server reported."""
         self.must_stay: MustStayReason | None = None
-        """Why the stream stayed open to the response's end although it was to be closed early."""
+        """Why the stream stayed open until the response's end instead of being closed early."""
         self.failure: Failure | None = None
         """How the endpoint failed the request."""
         self.denied = False
-        """Whether it is an error that its HTTP status does not show: over gRPC, or in a stream."""
+        """Whether the response is an error despite its HTTP status: over gRPC, or in a stream."""
         self.span: BegunSpan | None = None
-        """The span that stands for it; None if its trace is not sampled."""
+        """The span of the exchange; None if its trace is not sampled."""
 
     @property
     def refused(self) -> bool:
@@ -104,9 +104,9 @@ class RequestRecord:
 
 
 def _usage_of_prompts(record: RequestRecord) -> Usage | None:
-    """Return the reported usage as far as it is about the prompts that the picker knows.
+    """Return the reported usage, if it is about the prompts that the picker knows.
 
-    A server puts the stored turns before the input of a request that goes on from a response.
+    If a request continues a stored response, the server puts the stored turns before its input.
     """
     usage, request = record.usage, record.request
     if usage is None or request is None or not request.response_id:

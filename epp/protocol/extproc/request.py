@@ -1,7 +1,7 @@
 """The request half of an exchange: reads the request, and passes it on to the model server.
 
-The body is held until the decision, then it passes on. What decides, and what the proxy is answered
-then, depends on the mode in which the proxy sends the body:
+The body is held until the decision, then it passes on. The mode in which the proxy sends the body
+determines when the decision is made, and how the proxy is then answered:
 
     body mode               decided at     answered with
     NONE                    the head       HeadersReply
@@ -68,14 +68,14 @@ _RESPONSES: Final = Api.RESPONSES
 
 @mypyc_attr(free_list_len=1)
 class Request:
-    """One request as it passes. Facts go into `record`.
+    """One request as it passes. Its facts go into `record`.
 
     An exchange calls `headers`, then `collect` and `read_on` until it is `complete`, then `read`
     and `answer`; from then on `pass_on`, `pass_trailers` and `next_chunks`. `facts` are those of
     the head. `modes` are those that the proxy announced, or the defaults. `ended`: the end was
-    seen. `complete`: nothing more comes before the decision. `unsent` are the pieces of the body
-    that must be sent on; once the request is answered, those that wait until the proxy has read
-    the earlier ones.
+    seen. `complete`: nothing more comes before the decision. `unsent` has the pieces of the body
+    that must be sent on. Once the request is answered, these wait until the proxy has read earlier
+    pieces.
     """
 
     def __init__(self, record: RequestRecord, settings: ExchangeSettings) -> None:
@@ -86,9 +86,9 @@ class Request:
         self.unsent: list[BodyData] = []
         self._record = record
         self._settings = settings
-        self._body: Body | None = None  # while it is to be read, or may be edited
+        self._body: Body | None = None  # as long as it must be read, or may be edited
         self._early = False  # decided at the headers, the body unseen
-        self._held = settings.propagate_priority  # to its end, to be edited
+        self._held = settings.propagate_priority  # hold the body to its end, to edit it
         self._trailed = False  # the end was trailers
 
     @property
@@ -108,12 +108,12 @@ class Request:
 
     @property
     def passed(self) -> bool:
-        """Whether the model server has all of it, or gets the rest without the picker."""
+        """Whether the model server has the whole request, or gets the rest without the picker."""
         return (self.ended and not self.unsent) or not self.duplex
 
     @property
     def unshown(self) -> bool:
-        """Whether it was sent, and the proxy shows nothing of its response so far."""
+        """Whether it was sent, and the proxy has not shown any of its response yet."""
         record = self._record
         sent = record.decision is not None and self.passed
         return sent and record.status is None and self.modes.response is _NONE
@@ -161,7 +161,7 @@ class Request:
         return BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
 
     def collect(self, message: RequestBody) -> bool:
-        """Hold a piece of the body; return whether no more is to come before a decision.
+        """Hold a piece of the body; return whether that is all before a decision.
 
         Raises `BodyTooLarge`.
         """
@@ -232,7 +232,7 @@ class Request:
         return request
 
     def _earlier_response(self, api: Api) -> str:
-        """Return the id of the response that it goes on from, or is about; empty without one."""
+        """Return the id of the response that it continues, or is about; empty without one."""
         if api is _OTHER:
             return self.facts.response_id()
         if self._body is None or self._record.request_bytes > LONGEST_PROMPT:
@@ -257,7 +257,7 @@ class Request:
     def answer(self, decision: Decision, target: str, priority: int) -> list[Reply]:
         """Return the replies that send it to its destination.
 
-        `target` is the model that replaces the one in its body; empty: none does. `priority`
+        `target` replaces the model in its body; if it is empty, the model stays. `priority`
         replaces the body's if the settings propagate it.
         """
         engine: int | None = None
@@ -281,7 +281,7 @@ class Request:
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
     def _rewrite(self, target: str, priority: int | None) -> tuple[bool, int | None]:
-        """Edit the held body; return whether it changed, and its length then, if that is known."""
+        """Edit the held body; return whether it changed, and its new length, if that is known."""
         body, self._body = self._body, None
         if body is None or not (target or priority is not None):
             return False, None

@@ -76,12 +76,10 @@ class LeaseCandidate:
         self.holder = lease.spec.holder_identity or ""
         if self.holder == self._config.identity:
             return LeaseAction.RENEW
-        if not self.holder or now >= self._observed_at + self._duration(lease.spec):
+        duration = lease.spec.lease_duration_seconds or self._config.lease_duration
+        if not self.holder or now >= self._observed_at + duration:
             return LeaseAction.ACQUIRE
         return LeaseAction.WAIT
-
-    def _duration(self, spec: LeaseSpec) -> int:
-        return spec.lease_duration_seconds or self._config.lease_duration
 
 
 def acquired(

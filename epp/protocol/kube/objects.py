@@ -4,7 +4,7 @@ Every field has a default, because the object of a BOOKMARK event has no field b
 `metadata.resourceVersion` (Kubernetes API concepts, "Watch bookmarks").
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -219,16 +219,13 @@ class RewriteSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     pool_ref: PoolRef = PoolRef()
     rules: tuple[Rule, ...] = ()
+    pool_selector: ClassVar[LabelSelector | None] = None
+    """Rewrites select no pools by labels."""
 
     @property
     def refs(self) -> tuple[PoolRef, ...]:
         """The pool that it is for."""
         return (self.pool_ref,)
-
-    @property
-    def pool_selector(self) -> LabelSelector | None:
-        """None: rewrites select no pools by labels."""
-        return None
 
 
 class InferenceModelRewrite(KubeObject, frozen=True):

@@ -22,21 +22,16 @@ class User(msgspec.Struct, frozen=True):
     extra: dict[str, list[str]] = {}
 
 
-class _TokenStatus(msgspec.Struct, frozen=True):
+class _Status(msgspec.Struct, frozen=True):
     authenticated: bool = False
     user: User = User()
-
-
-class _TokenAnswer(msgspec.Struct, frozen=True):
-    status: _TokenStatus = _TokenStatus()
-
-
-class _AccessStatus(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
-class _AccessAnswer(msgspec.Struct, frozen=True):
-    status: _AccessStatus = _AccessStatus()
+class _Review(msgspec.Struct, frozen=True):
+    """The answer to either review."""
+
+    status: _Status = _Status()
 
 
 def token_review(token: str) -> dict[str, Any]:
@@ -53,7 +48,7 @@ def user_of(answer: bytes) -> User | None:
 
     Raises `watch.UNREADABLE` for a body that is not a TokenReview.
     """
-    status = msgspec.json.decode(answer, type=_TokenAnswer).status
+    status = msgspec.json.decode(answer, type=_Review).status
     return status.user if status.authenticated else None
 
 
@@ -77,4 +72,4 @@ def allowed(answer: bytes) -> bool:
 
     Raises `watch.UNREADABLE` for a body that is not a SubjectAccessReview.
     """
-    return msgspec.json.decode(answer, type=_AccessAnswer).status.allowed
+    return msgspec.json.decode(answer, type=_Review).status.allowed

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-import msgspec
-
 from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.objects import (
     InferenceModelRewrite,
@@ -19,22 +17,11 @@ from epp.protocol.routing_table import RoutingTable, WeightedTargets
 R = TypeVar("R", InferenceObjective, InferenceModelRewrite)
 
 
-class PoolName(msgspec.Struct, frozen=True):
-    """A pool as a reference within its namespace names it."""
-
-    name: str
-    group: str
-
-    def matches(self, ref: PoolRef) -> bool:
-        """Whether a reference is to this pool."""
-        return (ref.name, ref.group, ref.kind) == (self.name, self.group, "InferencePool")
-
-
 class PoolObjects(Generic[R]):
     """The objects of one kind that may be for the pool, by apiVersion and name."""
 
     def __init__(
-        self, kind: str, versions: Sequence[str], pool: PoolName, warnings: ObjectWarnings
+        self, kind: str, versions: Sequence[str], pool: PoolRef, warnings: ObjectWarnings
     ) -> None:
         self._kind = kind
         self._pool = pool
@@ -51,7 +38,7 @@ class PoolObjects(Generic[R]):
             if each.metadata.deletion_timestamp is not None:
                 self.remove(version, (name,))
                 continue
-            if each.spec.pool_selector is not None or any(map(self._pool.matches, refs)):
+            if each.spec.pool_selector is not None or self._pool in refs:
                 self._objects[version][name] = each
                 self._warnings.clear(self._named(version, name))
                 continue
@@ -87,7 +74,7 @@ class PoolObjects(Generic[R]):
                 spec = each.spec
                 selector = spec.pool_selector
                 selected = selector is not None and labels is not None and selector.selects(labels)
-                if name not in names and (selected or any(map(self._pool.matches, spec.refs))):
+                if name not in names and (selected or self._pool in spec.refs):
                     names.add(name)
                     yield each
 
@@ -103,7 +90,7 @@ class RoutingState:
     None while there is none.
     """
 
-    def __init__(self, pool: PoolName, warnings: ObjectWarnings) -> None:
+    def __init__(self, pool: PoolRef, warnings: ObjectWarnings) -> None:
         self.pool_labels: Mapping[str, str] | None = None
         self.objectives = PoolObjects[InferenceObjective](
             "inferenceobjective", OBJECTIVE_VERSIONS, pool, warnings

@@ -94,10 +94,6 @@ class _NamedObject(msgspec.Struct, frozen=True):
     metadata: _Named = _Named()
 
 
-class _NamedEvent(msgspec.Struct, frozen=True):
-    object: _NamedObject
-
-
 class _RawEvent(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw = msgspec.Raw(b"")
@@ -107,7 +103,6 @@ _status = msgspec.json.Decoder(ApiStatus)
 _raw_event = msgspec.json.Decoder(_RawEvent)
 _raw_page = msgspec.json.Decoder(_RawPage)
 _named_object = msgspec.json.Decoder(_NamedObject)
-_named_event = msgspec.json.Decoder(_NamedEvent)
 _NAMELESS = "it has no name"
 
 
@@ -125,11 +120,10 @@ class ObjectDecoder(Generic[T]):
             page = self._page.decode(body)
             if all(each.metadata.name for each in page.items):
                 return page
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, RecursionError):
             pass
         except UNREADABLE as error:
-            if not isinstance(error, RecursionError):
-                raise StreamBroken(f"not a list: {error}") from None
+            raise StreamBroken(f"not a list: {error}") from None
         return self._lenient(body)
 
     def _lenient(self, body: bytes) -> ListPage[T]:
@@ -138,21 +132,16 @@ class ObjectDecoder(Generic[T]):
             page = _raw_page.decode(body)
         except UNREADABLE as error:
             raise StreamBroken(f"not a list: {error}") from None
-        items: list[T] = []
-        unreadable: list[Unreadable] = []
-        for raw in page.items or ():
-            found = self._read(raw)
-            if isinstance(found, Unreadable):
-                unreadable.append(found)
-            else:
-                items.append(found)
-        return ListPage(page.metadata, tuple(items), tuple(unreadable))
+        found = [self._read(raw) for raw in page.items or ()]
+        items = tuple(each for each in found if not isinstance(each, Unreadable))
+        unreadable = tuple(each for each in found if isinstance(each, Unreadable))
+        return ListPage(page.metadata, items, unreadable)
 
     def _read(self, raw: msgspec.Raw) -> T | Unreadable:
         try:
             found = self._item.decode(raw)
         except UNREADABLE as error:
-            return _unreadable(_named_object, raw, error)
+            return _unreadable(raw, error)
         return found if found.metadata.name else Unreadable("", _NAMELESS)
 
     def event(self, line: bytes) -> WatchEvent[T] | Unreadable:
@@ -162,42 +151,34 @@ class ObjectDecoder(Generic[T]):
         """
         try:
             event = self._event.decode(line)
-            if event.type != "ERROR":
-                named = event.object.metadata.name or event.type == "BOOKMARK"
-                return event if named else Unreadable("", _NAMELESS)
         except (msgspec.ValidationError, RecursionError) as error:
-            _refuse(line, error)
-            return _unreadable(_named_event, line, error)
+            return _unreadable(_object_of(line), error)
         except UNREADABLE as error:
             raise StreamBroken(f"not an event: {error}") from None
-        _refuse(line)
-        return Unreadable("", _NAMELESS)
+        if event.type == "ERROR":
+            _object_of(line)  # which raises
+        named = event.object.metadata.name or event.type == "BOOKMARK"
+        return event if named else Unreadable("", _NAMELESS)
 
 
-def _unreadable(
-    decoder: "msgspec.json.Decoder[_NamedObject] | msgspec.json.Decoder[_NamedEvent]",
-    text: msgspec.Raw | bytes,
-    error: Exception,
-) -> Unreadable:
-    """Return what is known of an object that does not fit: its name, and why."""
+def _unreadable(raw: msgspec.Raw, error: Exception) -> Unreadable:
+    """Return the name of an object that does not fit, and why it does not."""
     try:
-        found = decoder.decode(text)
+        metadata = _named_object.decode(raw).metadata
     except UNREADABLE:
         return Unreadable("", str(error))
-    metadata = (found.object if isinstance(found, _NamedEvent) else found).metadata
     return Unreadable(metadata.name[:_LONGEST_NAME], str(error), metadata.resource_version)
 
 
-def _refuse(line: bytes, error: Exception | None = None) -> None:
-    """Raise the refusal of an ERROR event; return for an event of an object that does not fit."""
+def _object_of(line: bytes) -> msgspec.Raw:
+    """Return the object of an event, undecoded; raise the refusal that an ERROR event has."""
     try:
         event = _raw_event.decode(line)
-        if event.type != "ERROR":
-            return
-        status = _status.decode(event.object)
-    except UNREADABLE:
+        if event.type == "ERROR":
+            raise ApiRefused(_status.decode(event.object))
+    except UNREADABLE as error:
         raise StreamBroken(f"not an event: {error}") from None
-    raise ApiRefused(status)
+    return event.object
 
 
 def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:

@@ -5,11 +5,11 @@ by going through it.
 """
 
 import re
-import sys
-from array import array
 from collections.abc import Iterator
 
 import msgspec
+
+from epp.protocol.bodies.token_prompts import packed
 
 _LENGTHS = {0xDC: 2, 0xDD: 4}
 """First bytes of array 16 and array 32, and how many bytes of length follow."""
@@ -59,8 +59,8 @@ def is_of_pairs(data: bytes | msgspec.Raw) -> bool:
 def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
     """Yield the numbers of a whole array, `count` at a time, as four little-endian bytes each.
 
-    Of an array of pairs they are the first numbers of each. `count` is `MAX_NUMBERS` at most.
-    Raises `NotAnArray` once it comes to something else.
+    For an array of pairs, these are the first numbers of the pairs. `count` is `MAX_NUMBERS` at
+    most. Raises `NotAnArray` once it comes to something else.
     """
     length, at = array_head(data)
     pairs = is_of_pairs(data)
@@ -68,9 +68,9 @@ def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
     if pairs:
         most, match_many = _MAX_PAIRS, _MANY_PAIRS.match
     if length <= most:
-        packed = _packed(data, pairs=pairs)
+        read = _packed(data, pairs=pairs)
         for start in range(0, 4 * length, 4 * count):
-            yield packed[start : start + 4 * count]
+            yield read[start : start + 4 * count]
         return
     waiting = b""
     while length:
@@ -89,10 +89,6 @@ def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
 
 def _packed(data: bytes | msgspec.Raw, *, pairs: bool) -> bytes:
     try:
-        ids = [first for first, _ in _PAIRS.decode(data)] if pairs else _IDS.decode(data)
-        packed = array("I", ids)
+        return packed([one for one, _ in _PAIRS.decode(data)] if pairs else _IDS.decode(data))
     except (msgspec.MsgspecError, OverflowError) as error:
         raise NotAnArray("an item is not a number of 32 bits, or is below 0") from error
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()

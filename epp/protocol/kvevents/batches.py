@@ -109,15 +109,13 @@ def _size(change: Change | None, before: Change | None) -> int:
     return 1 if change is None or change == before else _CLEAR
 
 
-def open_batch(
-    payload: bytes, model: str = "", most_bytes: int = MAX_PAYLOAD_BYTES
-) -> Batch | UnreadableBatch:
+def open_batch(payload: bytes, model: str) -> Batch | UnreadableBatch:
     """Find the events of one payload. Never raises, nor does reading them.
 
     `model` is the model of events without a LoRA adapter.
     """
-    if len(payload) > most_bytes:
-        return UnreadableBatch(f"{len(payload)} bytes, more than {most_bytes}")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        return UnreadableBatch(f"{len(payload)} bytes, more than {MAX_PAYLOAD_BYTES}")
     try:
         batch = _BATCH.decode(payload)
         count, _ = array_head(batch.events)

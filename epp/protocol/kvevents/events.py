@@ -115,25 +115,22 @@ class _StoredArray(msgspec.Struct, array_like=True, gc=False):
     lookahead_token_ids: ClassVar[msgspec.Raw] = _NONE
 
 
-class _Removed(msgspec.Struct, gc=False):
+class _Removed(msgspec.Struct, tag_field="type", tag="BlockRemoved", gc=False):
     block_hashes: msgspec.Raw
     medium: str | None = None
     group_idx: _Group = None
 
 
-class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
-    type: str
-    block_hashes: msgspec.Raw
-    medium: str | None = None
-    group_idx: _Group = None
+class _RemovedArray(_Removed, array_like=True):
+    pass
 
 
 class _Type(msgspec.Struct):
     type: str
 
 
-class _TypeArray(msgspec.Struct, array_like=True):
-    type: str
+class _TypeArray(_Type, array_like=True):
+    pass
 
 
 def read_event(event: msgspec.Raw, model: str) -> Event | None:
@@ -145,11 +142,10 @@ def read_event(event: msgspec.Raw, model: str) -> Event | None:
     decoder = decoders.get(kind.decode(event).type)
     if decoder is None:
         return None
-    it: _Stored | _StoredArray | _Removed | _RemovedArray | _Type | _TypeArray
-    it = decoder.decode(event)
+    it: _Stored | _StoredArray | _Removed | _Type = decoder.decode(event)
     if isinstance(it, _Stored | _StoredArray):
         return _stored(it, model)
-    if isinstance(it, _Removed | _RemovedArray):
+    if isinstance(it, _Removed):
         return Event(array_head(it.block_hashes)[0], _removed_parts(it))
     return Event(0, iter((BlocksCleared(),)))
 
@@ -203,7 +199,7 @@ def _stored_parts(
         parent = some[-1] if some else parent
 
 
-def _removed_parts(it: _Removed | _RemovedArray) -> Iterator[Change]:
+def _removed_parts(it: _Removed) -> Iterator[Change]:
     hashes, medium = _HASHES.decode(it.block_hashes), _medium(it.medium)
     for start in range(0, max(1, len(hashes)), MAX_BLOCKS):
         yield BlocksRemoved(_hashes(hashes[start : start + MAX_BLOCKS]), medium, it.group_idx)
@@ -229,9 +225,8 @@ def _extra_keys(it: _Stored | _StoredArray) -> Sequence[msgspec.Raw]:
     if it.extra_keys == _NONE:
         return ()
     length, start = array_head(it.extra_keys)
-    if not bytes(memoryview(it.extra_keys)[start:]).strip(
-        b"\xc0\x90"
-    ):  # nothing but nil and empty arrays
+    nothing = b"\xc0\x90"  # nil and empty arrays
+    if not bytes(memoryview(it.extra_keys)[start:]).strip(nothing):
         return ()
     if length != array_head(it.block_hashes)[0]:
         raise NotAnArray("the number of extra keys is not that of the blocks")

@@ -1,10 +1,9 @@
 """One publisher's stream of KV event batches: finds gaps, asks for replays, reports changes.
 
-A state machine without sockets and without a clock: frames go in, notices come out, of a batch a
-part at a time. A publisher
-(vLLM 0.32 `vllm/distributed/kv_events.py` `ZmqEventPublisher`) numbers its batches from 0, sends
-each once to all subscribers (ZMQ PUB), and may have a second socket (ROUTER) that replays the
-latest ones from a given number on.
+A state machine without sockets and without a clock: frames go in, and notices come out, a part of a
+batch at a time. A publisher (vLLM 0.32 `vllm/distributed/kv_events.py` `ZmqEventPublisher`) numbers
+its batches from 0, sends each once to all subscribers (ZMQ PUB), and may have a second socket
+(ROUTER) that replays the latest ones from a given number on.
 
 The changes reported never exceed what the engine said: if batches are missing and cannot be
 replayed, everything before them is invalidated (`Cleared.GAP`). A publisher that restarted counts
@@ -14,7 +13,6 @@ the last batch that was seen; if another one comes back under its number, the en
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from math import inf
 
 import msgspec
@@ -49,16 +47,13 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Topics are `PREFIX<pod>@<model>`; messages without `topic_prefix` are ignored. `model` is the
     base model of topics that name none. With a `rank`, batches of other data-parallel ranks are
-    ignored. `replay`: the publisher has a replay socket. During a replay up to `most_waiting`
-    batches, of `most_waiting_bytes` bytes in all, are queued.
+    ignored. `replay`: the publisher has a replay socket.
     """
 
     topic_prefix: str = "kv@"
     model: str = ""
     rank: int | None = None
     replay: bool = False
-    most_waiting: int = 10_000
-    most_waiting_bytes: int = 64 << 20
 
 
 class Feed:
@@ -80,14 +75,9 @@ class Feed:
         self._unreadable = 0
         self._latest_time = -inf  # seconds of the engine's clock, on this connection
         self._history = MessageHistory()
-        self._backlog = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
+        self._backlog = Backlog()
         self._due: deque[PublishedMessage] = deque()  # queued batches that wait no longer
         self._reading: Batch | None = None
-
-    @property
-    def queued(self) -> int:
-        """The batches that wait for earlier ones."""
-        return len(self._backlog)
 
     @property
     def behind(self) -> bool:
@@ -114,7 +104,7 @@ class Feed:
         self._replaying = self._can_replay
 
     def lost(self, reason: str) -> list[Notice]:
-        """Handle a publisher that is gone, or never was there: the next one starts from nothing."""
+        """Handle a publisher that is gone, or was never there: the next one starts from nothing."""
         self._reset()
         self._notices.append(StreamLost(reason))
         return self._drain()
@@ -272,7 +262,7 @@ class Feed:
         self._due += self._backlog.drain()
 
     def _go_on(self) -> None:
-        """Do the first of what is left, if anything is."""
+        """Do the first part of what is left, if anything."""
         if self._reading is not None:
             self._read_part(self._reading)
         elif self._due:
@@ -384,10 +374,7 @@ class Feed:
 def _cleared_once(changes: Sequence[Change]) -> Sequence[Change]:
     """Leave out clears that follow another one: what is empty stays so."""
     return [
-        *changes[:1],
-        *(
-            change
-            for before, change in pairwise(changes)
-            if change != before or not isinstance(change, BlocksCleared)
-        ),
+        change
+        for before, change in zip((None, *changes), changes, strict=False)
+        if change != before or not isinstance(change, BlocksCleared)
     ]

@@ -17,6 +17,8 @@ FRAMES = 3
 _SEQUENCE_BYTES = 8
 _REMEMBERED_MESSAGES = 1024
 """Messages whose digests are kept."""
+_MOST_WAITING, _MOST_WAITING_BYTES = 10_000, 64 << 20
+"""The most messages that wait for earlier ones, and bytes of their payloads."""
 _SHOWN_CHARACTERS = 200
 """Characters of an unexpected topic in a log line."""
 
@@ -35,7 +37,7 @@ class PublishedMessage(msgspec.Struct, frozen=True):
 
 
 def read_message(frames: Sequence[bytes], topic_prefix: str) -> PublishedMessage | Anomaly:
-    """Read the frames of one message; an `Anomaly` for what is none of this topic prefix."""
+    """Read the frames of one message; an `Anomaly` for one without this topic prefix."""
     if len(frames) != FRAMES or len(frames[1]) != _SEQUENCE_BYTES:
         return Anomaly("frames", f"{[len(frame) for frame in frames[: FRAMES + 2]]} bytes")
     topic = frames[0].decode("utf-8", "replace")
@@ -53,11 +55,9 @@ def publisher_of(frames: Sequence[bytes], topic_prefix: str) -> str:
 
 
 class Backlog:
-    """Messages that wait for earlier ones, limited to `most` messages and `most_bytes` bytes."""
+    """Messages that wait for earlier ones."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+    def __init__(self) -> None:
         self._messages: dict[int, PublishedMessage] = {}
         self._bytes = 0
 
@@ -66,8 +66,8 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """Whether a limit is exceeded."""
-        return len(self._messages) > self._most or self._bytes > self._most_bytes
+        """Whether there are more than may wait."""
+        return len(self._messages) > _MOST_WAITING or self._bytes > _MOST_WAITING_BYTES
 
     def add(self, message: PublishedMessage) -> None:
         """Add a message."""

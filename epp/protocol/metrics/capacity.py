@@ -33,7 +33,6 @@ def with_cache(load: Load, values: MetricValues, engine: EngineMetrics) -> Load:
     num_blocks, ranks = _blocks(values, engine, load)
     max_tokens = values.total(engine.max_tokens, None)
     unit = values.whole(engine.match_unit, MAX_BLOCK_TOKENS) or load.match_unit
-    window = values.whole(engine.sliding_window, MAX_CAPACITY_TOKENS)
     found = replace(
         load,
         engine=engine.name,
@@ -44,7 +43,6 @@ def with_cache(load: Load, values: MetricValues, engine: EngineMetrics) -> Load:
         max_tokens=load.max_tokens if max_tokens is None else int(max_tokens),
         caching=_BOOLEANS.get(values.text(engine.caching), load.caching),
         match_unit=None if unit == block_size else unit,
-        sliding_window=window or load.sliding_window,
     )
     capacity = found.capacity_tokens
     if capacity is None or (block_size or 1) <= capacity <= MAX_CAPACITY_TOKENS:

@@ -80,8 +80,6 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether prefix caching is on."""
     match_unit: tuple[Metric, ...] = ()
     """Tokens that hits end at a multiple of, if not of the block."""
-    sliding_window: tuple[Metric, ...] = ()
-    """Tokens of the attention window."""
     offload_tokens: Metric | None = None
     """Tokens of the second cache tier."""
     offload_blocks: Metric | None = None
@@ -136,7 +134,6 @@ VLLM = EngineMetrics(
         Metric(_CONFIG, b"cache_hit_alignment_tokens"),
         Metric(_CONFIG, b"prefix_match_unit"),
     ),
-    sliding_window=(Metric(_CONFIG, b"sliding_window"),),
     # vLLM 0.33 `v1/kv_offload/cpu/common.py`; the gauge appears with the engine's first step.
     offload_tokens=Metric(b"vllm:kv_offload_config_info", b"cpu_kv_cache_size_tokens", rare=True),
     offload_blocks=Metric(b"vllm:simple_kv_offload_info", b"capacity_blocks", rare=True),
@@ -232,16 +229,6 @@ NIM = EngineMetrics(
     running=requests(b"num_requests_running"),
     kv_usage=(Metric(b"gpu_cache_usage_perc"), Metric(b"npu_cache_usage_perc", rare=True)),
 )
-ENGINES: Mapping[str, EngineMetrics] = {
-    engine.name: engine
-    for engine in (
-        *(VLLM, SGLANG, ATOM, TRTLLM_SERVE, TRITON_TRTLLM, TRITON),
-        *(LLAMA_CPP, TGI, LMDEPLOY, NIM),
-    )
-}
-"""All engines by the value of their pod label, in the order in which a page is matched."""
-
-
 STARTED = Metric(b"process_start_time_seconds", rare=True)
 
 RUNNING_ADAPTERS, WAITING_ADAPTERS = b"running_lora_adapters", b"waiting_lora_adapters"
@@ -254,7 +241,7 @@ def configuration_of(engine: EngineMetrics) -> tuple[Metric, ...]:
     """Return the metrics that change only with the engine's configuration."""
     return _metrics(
         *(engine.block_size, engine.num_blocks, engine.max_tokens, engine.longest),
-        *(engine.caching, engine.match_unit, engine.sliding_window),
+        *(engine.caching, engine.match_unit),
     )
 
 
@@ -312,5 +299,10 @@ class EngineCatalog:
         return None
 
 
-BUILT_IN_ENGINES = EngineCatalog(ENGINES.values())
+BUILT_IN_ENGINES = EngineCatalog(
+    (*(VLLM, SGLANG, ATOM, TRTLLM_SERVE, TRITON_TRTLLM, TRITON), *(LLAMA_CPP, TGI, LMDEPLOY, NIM))
+)
 """The engines that need no configuration."""
+
+ENGINES = BUILT_IN_ENGINES.engines
+"""Those by the value of their pod label."""

@@ -21,7 +21,7 @@ _PAIR = re.compile(
 
 
 def parse_spec(text: str) -> Metric | None:
-    """Return the metric that a specification names; None for an empty one: there is none.
+    """Return the metric that a specification names; None for an empty one.
 
     Raises `ValueError` for a malformed one.
     """
@@ -40,7 +40,7 @@ def parse_spec(text: str) -> Metric | None:
 
 
 def of_cache(metric: Metric | None, info: Metric | None, label: str) -> tuple[Metric, ...]:
-    """Return a metric of the cache, and the label of `info` that has the same; None: without it."""
+    """Return a metric of the cache, and the label of `info` with the same value; None: no label."""
     labelled = info and msgspec.structs.replace(info, label=label.encode())
     return tuple(each for each in (metric, labelled) if each is not None)
 

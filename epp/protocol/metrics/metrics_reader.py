@@ -35,13 +35,13 @@ _MAX_ADAPTERS = 1e6
 _MAX_NAMED, _MAX_NAME = 4096, 256
 """Names of adapters that are read, and the characters of one."""
 _MOST_SHARE = 2.0
-"""A larger used share of the KV cache is not a share: engines may be a little above 1."""
+"""A larger used share of the KV cache is not valid; engines may report a little above 1."""
 _MAX_PROCESSES = 1024
 """Start times of earlier processes that are kept."""
 _SAME_SECONDS = 2.0
-"""Start times so close are of one process: a page may compute them anew each time."""
+"""Start times this close are of one process: a page may compute them anew each time."""
 _BACK_SECONDS = 10.0
-"""A counter of one process that fell takes longer than this to get back to where it was."""
+"""If a counter of one process falls, it takes longer than this to return to its old value."""
 
 
 class Reading(Value):
@@ -55,15 +55,17 @@ class Reading(Value):
 class MetricsReader:
     """Reads the pages of one endpoint, one after the other.
 
-    `load` is the last one read; `unknown` is whether its page was of no known engine. Never
-    raises. A metric without a number that can be true (family missing, NaN, ±Inf, negative,
-    garbage, absurdly large, a last line without its newline) keeps its previous value, but those of
-    requests are 0 from the second page without them on; what only another process, in whose place
-    the engine was started, has reported is forgotten. An endpoint whose pages are of several
-    processes in turn (behind a balancer's address) starts once for each of them. If an endpoint is
-    one rank of a server, only that engine's samples count. Otherwise all its engines are one
-    endpoint: counts are summed, and kv_usage is their mean, which for pools of one size is the used
-    share of the sum, where the maximum would call the server full with one full engine.
+    `load` is the last load read; `unknown`: its page was not of a known engine. Never raises.
+
+    - A metric without a plausible number (family missing, NaN, ±Inf, negative, garbage, absurdly
+      large, a last line without its newline) keeps its previous value. Counts of requests are 0
+      from the second such page on. What only an earlier process of the engine has reported is
+      forgotten.
+    - An endpoint whose pages are of several processes in turn (behind a balancer's address) starts
+      once for each of them.
+    - If an endpoint is one rank of a server, only that engine's samples count. Otherwise all its
+      engines are one endpoint: counts are summed, and kv_usage is their mean. For pools of one size
+      that is the used share of the sum; the maximum would call the server full if one engine is.
     """
 
     def __init__(self, endpoint: Endpoint, load: Load = UNREPORTED) -> None:
@@ -74,8 +76,8 @@ class MetricsReader:
         self._reported: set[str] = set()
         self._processes: set[float] = set()  # when earlier ones started
         self._fell = (inf, -inf)  # from where `cache_queries` fell, and when
-        self._mixed = False  # it went back there: it is of several processes
-        self._no_share = False  # what should be a share is none
+        self._mixed = False  # it went back there: pages are of several processes
+        self._no_share = False  # what should be a share is not a valid one
         self.unknown = False
 
     def relabel(self, endpoint: Endpoint) -> None:
@@ -85,7 +87,7 @@ class MetricsReader:
         self._no_share = False
 
     def reset_engine(self) -> None:
-        """Reset the engine, as the server did not answer: the next page may be of another one."""
+        """Reset the engine, because the server did not answer: the next page may be of another."""
         self._engine = None
 
     def read(self, page: Page, at: float) -> Reading:
@@ -143,7 +145,7 @@ class MetricsReader:
         )
 
     def _forget(self) -> None:
-        """Forget what the process before reported, and this one may never do: adapters, a tier."""
+        """Forget what the last process reported and this one may never report: adapters, a tier."""
         load = self.load
         self._no_share = False
         self.load = replace(
@@ -183,7 +185,7 @@ class MetricsReader:
         *,
         first: bool,
     ) -> Load:
-        """Return the load of a page; what is configured is in the one before already.
+        """Return the load of a page; the load before already has the configuration.
 
         On the `first` one after the server did not answer, a counter may have fallen.
         """
@@ -239,7 +241,7 @@ class MetricsReader:
             self._doubt_process(values, engine.cache_queries)
 
     def _offload(self, values: MetricValues, engine: EngineMetrics) -> int | None:
-        """Return the tokens of the second tier: by the page, else the label, else as before.
+        """Return the tokens of the second tier: by the page, else by the label, else as before.
 
         vLLM's own page mostly has its bytes, without the number of bytes per token.
         """

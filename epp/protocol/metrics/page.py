@@ -86,7 +86,7 @@ class MetricTable:
 def _mean_time(total: float, smallest: float) -> float:
     """Return the mean of the Unix times that a sample adds up, one of each of vLLM's API servers.
 
-    How many they are shows beside the `smallest` sample, as a decade is little of the time so far.
+    The `smallest` sample shows how many they are: a decade is little of the time since 1970.
     """
     return total / max(1, round(total / max(1.0, smallest)))
 
@@ -96,7 +96,7 @@ Tables = dict[EngineMetrics, dict[Metric, MetricTable]]
 
 
 class PageBefore:
-    """What is kept of a page for the next one of the same server: what need not be read again."""
+    """The parts of a page that need not be read again on the next one of the same server."""
 
     def __init__(self) -> None:
         self.lines = KnownLines()
@@ -107,7 +107,7 @@ class PageBefore:
 class Page:
     """One page, of one of the engines of a catalog.
 
-    `text` is all of it. `before` is of the server's page before, and from then on of this one.
+    `text` is the whole page. `before` is of the server's last page, and afterwards of this one.
     `changed`: something that was read differs from the page before, or may differ.
     """
 

@@ -26,7 +26,7 @@ _ROOM: Final = 1 << 17
 _STRIDE: Final = 8
 """A chain is found by each block whose number is a multiple of this."""
 _REPEATS: Final = 4
-"""As many repeated blocks as take the memory of one new block, which has its share of names."""
+"""This many repeated blocks take the memory of one new block, with its share of names."""
 _NO_WORDS: Final = array("Q")
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 
@@ -70,14 +70,14 @@ class KnownChains:
         return max(self._young.hashes.last(hashes), self._old.hashes.last(hashes))
 
     def find(self, tip: int, blocks: int) -> tuple[Chain, TokenOffsets] | None:
-        """Return a chain that has this hash as its block of that number, with its lengths."""
+        """Return a chain whose block number `blocks` has the hash `tip`, with its lengths."""
         found = self._young.chains.get(tip) or self._old.chains.get(tip)
         if found is None or len(found[0].hashes) < blocks or found[0].hashes[blocks - 1] != tip:
             return None
         return found
 
     def add(self, chain: Chain, offsets: TokenOffsets, first: int = 0) -> None:
-        """Add a chain, whose `first` blocks are known already: it keeps them once more."""
+        """Add a chain; it keeps its `first` blocks once more, although they are known already."""
         hashes = chain.hashes
         entry: Any = (chain, offsets)  # one for all: as a tuple of these it is made for each use
         self._young.left -= len(hashes) - first + first // _REPEATS
@@ -205,6 +205,22 @@ def read_words(data: bytes) -> "array[int]":
     if _BIG_ENDIAN:
         words.byteswap()
     return words
+
+
+def written_sizes(sizes: Sequence[int]) -> bytes:
+    """Return sizes of blocks in tokens, or other small numbers, 4 bytes each, little-endian."""
+    written = array("I", sizes)
+    if _BIG_ENDIAN:
+        written.byteswap()
+    return written.tobytes()
+
+
+def read_sizes(data: bytes) -> "array[int]":
+    """Read sizes of blocks. Raises `ValueError` for a part of one."""
+    sizes = array("I", data)
+    if _BIG_ENDIAN:
+        sizes.byteswap()
+    return array("Q", sizes)
 
 
 def _words(values: Sequence[int]) -> "array[int]":

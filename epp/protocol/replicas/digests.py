@@ -12,11 +12,11 @@ from typing import Final
 from zlib import crc32
 
 from epp.model.endpoint import Endpoint, EndpointId
+from epp.protocol.replicas.chains import written_sizes
 
 BUCKETS: Final = 1024
 _BUCKET_SHIFT: Final = 64 - BUCKETS.bit_length() + 1
 _MASK: Final = (1 << 32) - 1
-_SUM_BYTES: Final = 4
 MIN_DIFFERENT: Final = 64
 """Blocks of one endpoint in which replicas may differ, since facts are under way."""
 MAX_DIFFERENT: Final = 0.01
@@ -28,12 +28,12 @@ def digest(hashes: Iterable[int]) -> bytes:
     sums = [0] * BUCKETS
     for each in hashes:
         sums[each >> _BUCKET_SHIFT] += each & _MASK
-    return array("I", [each & _MASK for each in sums]).tobytes()
+    return written_sizes([each & _MASK for each in sums])
 
 
 def differing(ours: bytes, theirs: bytes) -> list[int]:
     """Return the buckets that differ. Raises `ValueError` for what is not a digest."""
-    if len(theirs) != len(ours) or len(ours) != BUCKETS * _SUM_BYTES:
+    if len(theirs) != len(ours):
         raise ValueError(f"a digest has {BUCKETS} sums")
     if ours == theirs:
         return []

@@ -130,14 +130,14 @@ class FactReader:
         )
 
     def _is_asked(self, fact: AnyFact) -> bool:
-        """Return whether an earlier fact of the message has asked the same."""
+        """Return whether an earlier fact of the message asked the same question."""
         question = fact if isinstance(fact, ChainQuery) else type(fact)
         before = question in self._questions
         self._questions.add(question)
         return before
 
     def _answer(self, fact: AnyFact) -> None:
-        """Answer with a fact, unless the message has the most answers already."""
+        """Answer with a fact, unless the message already has `_MAX_ANSWERS`."""
         if len(self._answers) < _MAX_ANSWERS:
             self._answers.append(fact)
 
@@ -166,7 +166,7 @@ class FactReader:
         return True
 
     def lapse(self, now: float) -> Iterator[Event]:
-        """Yield what becomes of the requests of peers that have fallen silent.
+        """Yield events for the requests of peers that have fallen silent.
 
         The fleet then guesses how they end, by its clock and by what the engines count.
         """
@@ -290,6 +290,8 @@ class FactReader:
 
     def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> None:
         self._answer(HeartbeatSeen(fact.at, self._now))
+        if peer.settled is None:  # what it told before came too late for this one's snapshot
+            peer.losses += self._writer.warm
         peer.settled, peer.full = fact.settled, fact.full
         if not peer.agrees(fact):
             self._answer(InFlightQuery())
@@ -303,11 +305,8 @@ class FactReader:
     def _in_flight_reply(self, peer: Peer, fact: InFlightReply) -> Iterator[Event]:
         listed = set(fact.numbers)
         for number in peer.requests.in_flight.keys() - listed:
-            if number > fact.newest:  # sent after the list, and received before it
-                continue
-            request = peer.requests.end(number)
-            if request is not None:
-                yield Aborted(request)
+            if number <= fact.newest:  # others were sent after the list, and received before it
+                yield Aborted(peer.requests.end(number))
         believed = peer.believed()
         missing = [each for each in fact.numbers if each not in believed]
         if missing:

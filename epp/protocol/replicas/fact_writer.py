@@ -56,9 +56,9 @@ _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
 _SERVED_SECONDS: Final = 1.0
 """Seconds between two facts that the proxy served a request where it was sent.
 
-They only show that the proxy reports it."""
+Such facts only show that the proxy reports where it served requests."""
 _MAX_EPOCHS: Final = 4096
-"""The most endpoints whose epochs are kept: new pods have other names than those that are gone."""
+"""The most endpoints whose epochs are kept: new pods never have the names of removed ones."""
 _MAX_FACTS: Final = 64
 _MAX_BYTES: Final = 256 << 10
 """The most facts of a message, which take a millisecond, and bytes of hashes, one fact aside."""
@@ -70,9 +70,10 @@ class FactWriter:
     `pool` is a keyed hash of the pool's name, `own` the number that this replica drew.
     `endpoint_of` returns an endpoint by its id, None for an unknown one; `admission_of` returns how
     a request in flight was admitted, None if it is not. `known` has the chains that were sent or
-    received. `settled`: it knows of caches what the others know; `full`: it forgets some of that.
-    `due` is called when the first event since the last message is noted. While it is `applying`
-    events of others, none is noted: their sender has sent them to all.
+    received. `warm`: this replica has started. `settled`: it knows as much of caches as the others.
+    `full`: it forgets some of that. `due` is called when the first event since the last message is
+    noted. While it is `applying` events of other replicas, no event is noted: their sender sends
+    them to all.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class FactWriter:
         due: Callable[[], None] = lambda: None,
     ) -> None:
         self.written = 0
-        self.settled = self.full = self.applying = False
+        self.warm = self.settled = self.full = self.applying = False
         self.pool: Final = pool
         self.own: Final = own
         self.known: Final = KnownChains()
@@ -95,7 +96,7 @@ class FactWriter:
         self._since = 0.0
         self._sequence = 0
         self._numbers: dict[RequestId, int] = {}
-        self._sent_to: dict[RequestId, Target] = {}  # as the others know it
+        self._sent_to: dict[RequestId, Target] = {}  # as the other replicas know it
         self._served_since = -inf
         self._moved: AdmittedFact | None = None
         self._next = 0
@@ -137,7 +138,7 @@ class FactWriter:
             yield self.to_all(facts, self._since)
 
     def skip(self) -> None:
-        """Drop what was noted, as no other replica is there."""
+        """Drop what was noted: there is no other replica."""
         noted, self._noted = self._noted, []
         for event in noted:
             if type(event) is Admitted:
@@ -256,7 +257,7 @@ class FactWriter:
     def _moved_to(self, target: Target, request: RequestId) -> AdmittedFact | None:
         """Return a request that is served at another target, under a new number.
 
-        A replica that does not receive it then finds that out, as with any new request.
+        A replica that misses it then notices that, as for any new request.
         """
         admitted = self._admission_of(request)
         engine = None if admitted is None else self.engine(admitted.endpoint_id)
@@ -339,4 +340,4 @@ _WRITERS: Final[dict[type[Event], Callable[[FactWriter, Any], AnyFact | None]]] 
     CacheCleared: FactWriter._cleared,  # noqa: SLF001
 }
 SHARED_EVENTS: Final[tuple[type[Event], ...]] = tuple(_WRITERS)
-"""The events that are sent to others: those that each cannot find out by itself."""
+"""The events that are sent to other replicas, which cannot find these out themselves."""

@@ -222,7 +222,7 @@ class HeartbeatFact(Fact, frozen=True, array_like=True, tag=22):
     in_flight: Number
     digest: Number
     settled: bool = False
-    """Whether it knows of caches what others know: it may own endpoints then, and warm others."""
+    """Whether it knows of caches what others know: it may own endpoints, and is asked first."""
     full: bool = False
     """Whether it forgets blocks for want of memory, or has lately: others own endpoints then."""
 
@@ -292,14 +292,13 @@ class BucketsReply(Fact, frozen=True, array_like=True, tag=32):
 
 
 class SnapshotQuery(Fact, frozen=True, array_like=True, tag=33):
-    """Asks for what all endpoints' caches hold."""
+    """Asks for what all endpoints' caches hold; `unsettled`: even if the reader is not settled."""
+
+    unsettled: bool = False
 
 
 class ContentsReply(Fact, frozen=True, array_like=True, tag=34):
-    """What an endpoint's cache holds; `left` endpoints follow in the same snapshot.
-
-    The snapshot is of `endpoints` altogether; 0 from a version that does not say it.
-    """
+    """What an endpoint's cache holds; `left` of `endpoints` (0: unsaid) follow in the snapshot."""
 
     endpoint: str
     epoch: Number
@@ -321,6 +320,7 @@ class LearnedReply(Fact, frozen=True, array_like=True, tag=36):
     endpoints: Sequence[tuple[EndpointId, str, Slow, Slow]]
     responses: Sequence[tuple[str, bool, Mean, tuple[Sequence[Amount], Sequence[Amount]]]]
     ttft_share: tuple[Mean, Mean] | None
+    settled: bool = True  # as in the writer's heartbeats
 
 
 class StoredReply(Fact, frozen=True, array_like=True, tag=38):

@@ -1,19 +1,33 @@
 """Messages between replicas: the facts of one writer, in the order in which they were noted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from epp.model.events import Event
 from epp.protocol.replicas.facts import VERSION, AnyFact, CopyFact, Moment, WaitingFact, Word
 
+T = TypeVar("T")
+
 LONGEST: Final = 8 << 20
 """Bytes of a message; longer ones are not read."""
 POOL_BYTES: Final = 8
+THIS_IS_YOU: Final = b""
+"""The answer to a sender that need not send here: this replica, or another worker of its pod.
+
+Looked-up names contain the addresses of these, too."""
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+Reply = Callable[[bytes], bool]
+"""Answers the sender of a message with another one; returns whether there was room."""
+Receive = Callable[[bytes, Reply], None]
+"""Called with each message and its `Reply`, which answers own ones with `THIS_IS_YOU`.
+
+It does not raise."""
 
 
 class Dropped(Enum):
@@ -127,10 +141,8 @@ def write_message(
 
 def sender_of(data: bytes) -> int:
     """Return the number of the replica that sent a message; 0 if it cannot be read."""
-    try:
-        return _headers.decode(data).sender
-    except _UNREADABLE:
-        return 0
+    header = _decoded(_headers, data)
+    return 0 if header is None else header.sender
 
 
 def read_message(data: bytes) -> ReplicaMessage:
@@ -141,19 +153,17 @@ def read_message(data: bytes) -> ReplicaMessage:
     try:
         message = _messages().decode(data)
     except _UNREADABLE:
-        message = _read_raw(data)
+        message = _decoded(_raw_messages, data)
     if message is not None and message.version == VERSION:
         return message
-    try:
-        other = _versions.decode(data).version != VERSION
-    except _UNREADABLE:
-        other = False
+    start = _decoded(_versions, data)
+    other = start is not None and start.version != VERSION
     raise Rejected(Dropped.VERSION if other else Dropped.MALFORMED)
 
 
-def _read_raw(data: bytes) -> _RawMessage | None:
+def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T | None:
     try:
-        return _raw_messages.decode(data)
+        return decoder.decode(data)
     except _UNREADABLE:
         return None
 

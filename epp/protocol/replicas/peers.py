@@ -15,7 +15,7 @@ from epp.protocol.replicas.requests_of_peer import RequestsOfPeer, digest_of
 CHAIN_SECONDS: Final = 1.0
 """How long a request waits for the chain that it starts with, and a query for its reply."""
 _WINDOW: Final = 4096
-"""By how many later messages one may be overtaken and still be read."""
+"""A message may be overtaken by this many later ones and is still read."""
 _MAX_WAITING: Final = 4096
 """The most requests that wait for chains, and the most chains that are asked for."""
 _RATE_SECONDS: Final = 0.25
@@ -23,7 +23,7 @@ _RATE_SECONDS: Final = 0.25
 _LAG_WEIGHT: Final = 0.1
 """The weight of the last message's lag in the average."""
 _LONGEST_ROUND: Final = 1.0
-"""If an answer to a heartbeat takes longer, in seconds, no clock is set by it."""
+"""If an answer to a heartbeat takes longer, in seconds, it does not set a clock."""
 _LONGEST_LAG: Final = 0.1
 """The longest lag that counts in the average, in seconds."""
 
@@ -33,9 +33,9 @@ class Peer:
 
     Its last message came at `last_message_at`. It is `present` unless it has `left`, which is
     final, or was silent for long. `missing` counts its messages that did not arrive, `losses` the
-    gaps. `settled` says whether it knows of caches what others do, None while it has not said;
-    `full`, that it forgets some of that. `lag` is that of its last message in seconds, None while
-    its clock is unknown.
+    gaps. `settled` says whether it knows as much of caches as others, None while it has not said.
+    `full` says that it forgets some of that. `lag` is that of its last message in seconds, None
+    while its clock is unknown.
     """
 
     def __init__(self, number: int) -> None:
@@ -56,7 +56,7 @@ class Peer:
 
     @property
     def owns(self) -> bool:
-        """Whether it may own endpoints. If the memory of all is full, all that know caches may."""
+        """Whether it may own endpoints; if the memory of all is full, all that know caches may."""
         return self.present and self.settled is True and not self.full
 
     @property
@@ -98,7 +98,7 @@ class Peer:
     def set_clock(self, asked: float, answered: float, now: float) -> None:
         """Learn how far its clock is ahead, from when it `answered` between two times of ours.
 
-        An answer that took long says little: one of the two processes may not have run.
+        An answer that took long shows little: one of the two processes may have been paused.
         """
         if asked <= now and (self._ahead is None or now - asked <= _LONGEST_ROUND):
             self._ahead = answered - (asked + now) / 2
@@ -126,7 +126,7 @@ class Peer:
         return self.requests.in_flight.keys() | (waiting - over)
 
     def leave(self) -> Iterator[Event]:
-        """Yield what becomes of its requests: nothing more of them will be seen."""
+        """Yield events for its requests, of which nothing more will be seen."""
         self.present = False
         self.losses += 1
         self._waiting.clear()

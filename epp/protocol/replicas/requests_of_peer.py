@@ -108,13 +108,11 @@ class RequestsOfPeer:
         """Return whether the end of a request came before the request itself."""
         return any(_stage(each) == _OVER for each in self._early.get(number, ()))
 
-    def end(self, number: int) -> RequestId | None:
-        """Record that a request is no longer in flight; return it, None if it was not."""
-        known = self.in_flight.get(number)
-        if known is None:
-            return None
-        self._forget(number, known.request)
-        return known.request
+    def end(self, number: int) -> RequestId:
+        """Record that a request is no longer in flight; return it."""
+        request = self.in_flight[number].request
+        self._forget(number, request)
+        return request
 
     def end_all(self) -> list[RequestId]:
         """Record that no more facts will come; return what was in flight."""

@@ -1,1 +1,1 @@
-"""Simulated engines: vLLM's scheduler and block pool, and what its steps take."""
+"""Simulated engines: vLLM's scheduler and block pool, and how long its steps take."""

@@ -36,8 +36,9 @@ class ArrivalCosts(NamedTuple):
 
 
 def arrival_costs(engine: Engine, job: Job) -> ArrivalCosts:
-    """Return what a request would meet that is not at the engine yet. Nothing changes."""
+    """Return what a request that is not at the engine yet would meet there; changes nothing."""
     budget, cost, speed = engine.limits.max_num_batched_tokens, engine.cost, engine.speed
+    step = cost.step_ms * 1e-3
     running, waiting = engine.running, engine.waiting
     pending: list[_Keys] = []
     tokens, attended = 0, 0.0
@@ -51,38 +52,35 @@ def arrival_costs(engine: Engine, job: Job) -> ArrivalCosts:
     cached = _cached(engine, job, pending)
     own = job.prompt_tokens - cached
     steps = ceil(own / budget)
-    before = cost.step_ms * 1e-3 * (ceil((tokens + own) / budget) - steps)
+    before = step * (ceil((tokens + own) / budget) - steps)
     others = [*(each for each, _ in running), *waiting]
     decoding = [each for each in others if each.response_tokens > 1]
     context = sum(each.prompt_tokens + each.generated for each in decoding)
     looks_back = job.prompt_tokens + job.response_tokens // 2
+    queued, prefill, decode, beside = (
+        cost.seconds(work) - step
+        for work in (
+            StepWork(tokens, attended),
+            StepWork(own, own * (cached + own / 2)),
+            StepWork(decoding=len(decoding), context=context),
+            StepWork(decoding=1, context=looks_back),
+        )
+    )
     return ArrivalCosts(
         cached=cached,
-        queued=engine.step_left + (before + _work(engine, tokens, attended)) / speed,
-        prefill=(cost.step_ms * 1e-3 * steps + _work(engine, own, own * (cached + own / 2)))
-        / speed,
+        queued=engine.step_left + (before + queued) / speed,
+        prefill=(step * steps + prefill) / speed,
         steps=steps,
-        decode=_decode(engine, len(decoding), context) / speed,
-        own=_decode(engine, 1, looks_back) / speed,
-        step=cost.step_ms * 1e-3 / speed,
+        decode=decode / speed,
+        own=beside / speed,
+        step=step / speed,
         requests=len(others),
         waiting_tokens=tokens,
     )
 
 
-def _work(engine: Engine, tokens: int, attended: float) -> float:
-    """Return what this many prompt tokens take at speed 1, without the steps."""
-    return engine.cost.seconds(StepWork(tokens, attended)) - engine.cost.step_ms * 1e-3
-
-
-def _decode(engine: Engine, sequences: int, context: int) -> float:
-    """Return what sequences that decode add to a step at speed 1."""
-    work = StepWork(decoding=sequences, context=context)
-    return engine.cost.seconds(work) - engine.cost.step_ms * 1e-3
-
-
 def _cached(engine: Engine, job: Job, pending: Iterable[_Keys]) -> int:
-    """Return what is cached of a request once those that are `pending` are computed."""
+    """Return how much of a request is cached once the `pending` ones are computed."""
     keys = engine.keys(job)
     size = engine.limits.block_size
     most = (job.prompt_tokens + job.generated - 1) // size
@@ -91,8 +89,6 @@ def _cached(engine: Engine, job: Job, pending: Iterable[_Keys]) -> int:
 
 
 def _shared(keys: _Keys, others: _Keys, most: int) -> int:
-    """Return how many of the first blocks two chains share; a key says that all before are."""
-    if not keys or not others or keys[0] != others[0]:
-        return 0
+    """Return how many leading blocks two chains share; equal keys mean equal blocks before."""
     both = range(min(most, len(keys), len(others)))
     return bisect_left(both, x=True, key=lambda at: keys[at] != others[at])

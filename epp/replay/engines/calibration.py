@@ -36,8 +36,8 @@ Equation = tuple[Vector, float]
 class Calibration(NamedTuple):
     """A cost, and which of its parameters `observations` determined; the others are the prior's.
 
-    `error` is the mean difference to what was observed, as a share of it. `limits` are what a
-    metrics page says of the cache. `queued`: waiting may be in what was observed.
+    `error` is the mean difference from the observations, as a share of them. `limits` are the
+    cache's, from a metrics page. `queued`: the observed times may include waiting.
     """
 
     cost: StepCost
@@ -49,7 +49,7 @@ class Calibration(NamedTuple):
     limits: Limits | None
 
     def summary(self) -> str:
-        """Describe in some lines what was found, from what, and what was not determined."""
+        """Describe in a few lines what was found, from what, and what was not determined."""
         shown = ", ".join(f"{name} {getattr(self.cost, name):g}" for name in self.fitted)
         lines = [
             f"fitted to {self.observations} observations, {self.error:.1%} off on average: {shown}"
@@ -104,7 +104,7 @@ def _rounded(share: float, scale: float) -> float:
 
 
 def _equations(rows: Sequence[Measurement], budget: int) -> Iterator[Equation]:
-    """Yield the equation of each observation, both sides as shares of its time."""
+    """Yield the equation of each observation, with both sides as shares of its time."""
     for row in rows:
         chunks = ceil(row.uncached / budget)
         attended = row.uncached * (row.cached + row.uncached / 2)
@@ -159,7 +159,7 @@ def _nonnegative(rows: Sequence[Equation], weights: Vector) -> Vector:
 
 
 def _solve(matrix: list[list[float]]) -> list[float]:
-    """Solve linear equations, their right sides last. They have one solution: each has a prior."""
+    """Solve linear equations, right sides last; a prior for each unknown makes them solvable."""
     size = len(matrix)
     for at in range(size):
         for row in range(at + 1, size):

@@ -47,9 +47,6 @@ class EngineLoad(NamedTuple):
     waiting: int = 0
     running: int = 0
     usage: float = 0.0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    preemptions: int = 0
     running_adapters: frozenset[str] = frozenset()
     waiting_adapters: frozenset[str] = frozenset()
 

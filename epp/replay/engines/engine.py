@@ -44,12 +44,11 @@ class Engine:
         self._scheduler = BatchScheduler(self.limits, self._progress_tokens)
         self._published = EngineLoad()
         self._arrivals: list[Job] = []
-        self._aborts: list[Job] = []
         self.stepping = False
 
     @property
     def speed(self) -> float:
-        """How many times faster than the cost says it steps."""
+        """How many times faster its steps are than the cost says."""
         return self._speed
 
     @speed.setter
@@ -59,7 +58,7 @@ class Engine:
 
     @property
     def published(self) -> EngineLoad:
-        """The load of the metrics page: that after the last step that has ended."""
+        """The load on the metrics page: as it was after the last completed step."""
         ended = self._steps_ended()
         return self._scheduler.load(ended - 1) if ended else self._published
 
@@ -73,24 +72,17 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Accept a request; if the engine is down, it is lost.
 
-        What comes during a step is queued after it. Raises ValueError if it could never fit.
+        A request that arrives during a step is queued after it. Raises `ValueError` for one that
+        could never fit.
         """
         length = job.prompt_tokens + job.response_tokens
         if length > self.limits.context:
-            raise ValueError(f"{length} tokens, where the engine takes {self.limits.context}")
+            raise ValueError(f"{length} tokens, but the engine takes {self.limits.context}")
         if not self.up:
             self._clock.at(self._clock.now, partial(self._listener, job, Progress.LOST))
             return
         self._arrivals.append(job)
         self._lockstep.wake()
-
-    def abort(self, job: Job) -> None:
-        """End a request without further notices. Harmless if it has ended."""
-        if job in self._arrivals:
-            self._arrivals.remove(job)
-        elif self.up:
-            self._aborts.append(job)
-            self._lockstep.wake()
 
     def cached_tokens(self, job: Job) -> int:
         """Return how much of a prompt is cached now, in tokens."""
@@ -99,24 +91,24 @@ class Engine:
         return size * self._scheduler.pool.match(self.keys(job)[:lookup])
 
     def keys(self, job: Job) -> Sequence[BlockHash]:
-        """Return the keys of a request's blocks, here or not; none without prefix caching."""
+        """Return the keys of a request's blocks, held here or not; none without prefix caching."""
         return self._scheduler.keys(job)
 
     @property
     def running(self) -> list[tuple[Job, int]]:
-        """What runs, and how many tokens of each are computed when the step under way ends."""
+        """The running requests, and how many tokens of each are computed after the current step."""
         scheduler = self._scheduler
-        counts = {id(job): count for job, count in scheduler.scheduled}
-        return [(job, job.computed + counts.get(id(job), 0)) for job in scheduler.running]
+        counts = dict(scheduler.scheduled)
+        return [(job, job.computed + counts.get(job, 0)) for job in scheduler.running]
 
     @property
     def waiting(self) -> list[Job]:
-        """What waits, in the order in which it will be admitted."""
+        """The waiting requests, in the order in which they will be admitted."""
         return [*self._scheduler.waiting, *self._arrivals]
 
     @property
     def step_left(self) -> float:
-        """How long the step under way takes from here on, in seconds; 0 if there is none."""
+        """The seconds until the current step ends; 0 if there is none."""
         return self._lockstep.left if self.stepping else 0.0
 
     def kill(self) -> None:
@@ -124,7 +116,6 @@ class Engine:
         if ended := self._steps_ended():
             self._scheduler.repeat(ended)
         lost = [*self._scheduler.jobs(), *self._arrivals]
-        lost = [job for job in lost if job not in self._aborts]
         self.up = False
         self._begin_empty()
         self._lockstep.drop()
@@ -145,7 +136,6 @@ class Engine:
     def begin(self) -> tuple[float, float] | None:
         """Schedule a step; return its seconds and how much longer the next one takes."""
         scheduler = self._scheduler
-        self._abort_all()
         for job in self._arrivals:
             scheduler.add(job)
         self._arrivals.clear()
@@ -156,7 +146,7 @@ class Engine:
         return self.cost.seconds(work) / self._speed, self.cost.growth(work) / self._speed
 
     def steps_alike(self) -> int:
-        """Say how many steps in a row are alike, from the one that is scheduled on."""
+        """Return how many steps in a row are alike, beginning with the scheduled one."""
         return self._scheduler.steps_alike(min(_MAX_STEPS, self._progress_tokens))
 
     def end(self, steps: int) -> None:
@@ -167,8 +157,6 @@ class Engine:
         self.stepping = False
         if steps > 1:
             scheduler.repeat(steps - 1)
-        # `EngineCore._process_aborts_queue`: before what the step computed is applied.
-        self._abort_all()
         notices = scheduler.complete()
         self._published = scheduler.load()
         self._tell(notices)
@@ -176,15 +164,9 @@ class Engine:
     def _steps_ended(self) -> int:
         return self._lockstep.ended if self.stepping else 0
 
-    def _abort_all(self) -> None:
-        for job in self._aborts:
-            self._scheduler.abort(job)
-        self._aborts.clear()
-
     def _tell(self, notices: Iterable[tuple[Job, Progress]]) -> None:
         scheduler = self._scheduler
         for job, progress in notices:
             if self._scheduler is not scheduler:
                 return  # a listener has killed the engine
-            if job not in self._aborts:
-                self._listener(job, progress)
+            self._listener(job, progress)

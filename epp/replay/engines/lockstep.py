@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # it imports this module
 class Lockstep:
     """Ranks of one server that step together: a step ends when the slowest rank's does.
 
-    vLLM runs the data-parallel ranks of a mixture-of-experts model so
-    (`vllm/v1/engine/core.py`, `DPEngineCoreProc`). An engine alone is a rank alone.
+    vLLM runs the data-parallel ranks of a mixture-of-experts model this way
+    (`vllm/v1/engine/core.py`, `DPEngineCoreProc`). A single engine is a single rank.
     """
 
     def __init__(self, clock: Clock, ranks: Sequence["Engine"]) -> None:
@@ -28,7 +28,7 @@ class Lockstep:
 
     @property
     def ended(self) -> int:
-        """The steps that have ended of those that are under way together."""
+        """How many of the steps that are under way together have ended."""
         return self._under_way() - 1 if self._steps else 0
 
     @property
@@ -39,14 +39,14 @@ class Lockstep:
         return max(0.0, self._end_of(self._under_way()) + self._late - self._clock.now)
 
     def wake(self) -> None:
-        """Have work looked for; with steps under way, after the one that is under way."""
+        """Look for work: now, or after the current step."""
         if not self._steps:
             self._clock.at(max(self._clock.now, self._wakes), partial(self._go_on, self._plan))
         elif (steps := self._under_way()) < self._steps:
             self._wait_for(steps)
 
     def stall(self, seconds: float) -> None:
-        """Do nothing for this many seconds; the step under way ends later by as much."""
+        """Do nothing for this many seconds; the current step ends that much later."""
         self._wakes = max(self._wakes, self._clock.now) + seconds
         if self._steps:
             steps = self._under_way()
@@ -62,9 +62,7 @@ class Lockstep:
             self.wake()
 
     def _under_way(self) -> int:
-        """Return which of the steps is under way; one that ends this moment still is."""
-        if self._steps == 1:
-            return 1
+        """Return which of the steps is under way; a step that ends at this moment still is."""
         return bisect_left(range(1, self._steps), self._clock.now, key=self._end_of) + 1
 
     def _end_of(self, steps: int) -> float:
@@ -103,14 +101,14 @@ class Lockstep:
 
 
 def step_together(clock: Clock, ranks: Sequence["Engine"]) -> None:
-    """Let engines that have nothing to do yet step together from here on."""
+    """Make engines that have nothing to do yet step together from now on."""
     lockstep = Lockstep(clock, ranks)
     for rank in ranks:
         rank.join(lockstep)
 
 
 def _before_overtaken(slowest: tuple[float, float], other: tuple[float, float], steps: int) -> int:
-    """Return how many of the steps the slowest rank stays the slowest."""
+    """Return for how many of the steps the slowest rank remains the slowest."""
     first, growth = slowest
     if other[1] <= growth:
         return steps

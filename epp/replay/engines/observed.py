@@ -1,4 +1,4 @@
-"""What engines took, read from their metrics pages or from a log of requests."""
+"""How long engines took, read from their metrics pages or from a log of requests."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class Measurement(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What was read. `queued`: the times of prefill may have waiting in them."""
+    """What was read. `queued`: the prefill times may include waiting."""
 
     rows: Sequence[Measurement]
     queued: bool
@@ -85,7 +85,7 @@ def read_observed(paths: Sequence[Path]) -> Observed:
 
 
 def _is_log(path: Path) -> bool:
-    """Say whether a file has lines of JSON."""
+    """Return whether a file has lines of JSON."""
     head = _read(path, 64).lstrip()
     if not head:
         raise ConfigError("is empty: neither a metrics page nor a log of requests", str(path))
@@ -142,7 +142,7 @@ def _read_pages(paths: Sequence[Path]) -> Observed:
 
 
 def _counts(path: Path, page: Page) -> dict[str, float]:
-    """Return a page's counters, added up over its engines, and how many requests run at each."""
+    """Return a page's counters, summed over its engines, and how many requests each engine runs."""
     names = [f"{each}_{part}" for each in _HISTOGRAMS for part in ("sum", "count")]
     found: dict[str, float] = {}
     for name in (*names, *_TOTALS, _RUNNING):
@@ -206,12 +206,12 @@ def _mean(path: Path, earlier: Mapping[str, float], later: Mapping[str, float]) 
         and all(0 <= each <= MAX_TOKENS for each in lengths)
         and found.running <= _MAX_RUNNING
     ):
-        raise ConfigError("counts what no server does: times or lengths beyond reason", str(path))
+        raise ConfigError("has impossible counts: times or lengths beyond reason", str(path))
     return found
 
 
 def _limits(page: Page) -> Limits | None:
-    """Return what the page says of the cache; None if it does not."""
+    """Return what the page says about the cache; None if it says nothing."""
     wanted = frozenset((b"block_size", b"num_gpu_blocks"))
     for sample in page.samples(_CONFIG, wanted):
         if sample is None:

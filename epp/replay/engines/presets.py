@@ -1,9 +1,9 @@
-"""Engines under names: models on hardware, by published and measured rates.
+"""Named engines: models on hardware, by published and measured rates.
 
-If only the rate of prefill is published, decoding follows from the hardware at the shares of
-its peak that the 8B preset has: a step reads the weights at 80 % of the memory's bandwidth (3.35
-TB/s a H100), and the keys and values of what it looks back at at 70 %; attention computes at 300
-TFLOP/s. Tokens of KV cache are what 92 % of the memory leaves beside weights and 3 GB.
+If only the prefill rate is published, decoding follows from the hardware, at the same shares of its
+peak as in the 8B preset: a step reads the weights at 80 % of the memory's bandwidth (3.35 TB/s per
+H100) and the keys and values of the context at 70 %, and attention computes at 300 TFLOP/s. The KV
+cache gets 92 % of the memory, less the weights and 3 GB.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _CHUNK = 8192
 
 
 class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine: what it may hold and compute, what steps cost, and where that is from."""
+    """An engine: what it may hold and compute, what its steps cost, and the source of both."""
 
     limits: Limits
     cost: StepCost
@@ -47,7 +47,7 @@ def limits_of(
 ) -> Limits:
     """Return the limits of an engine whose cache holds this many tokens, in whole blocks.
 
-    A step's are those of vLLM's server on an H100 (arg_utils.py `get_batch_defaults`).
+    The limits of a step are those of vLLM's server on an H100 (arg_utils.py `get_batch_defaults`).
     """
     return Limits(
         block_size=block_size,
@@ -61,7 +61,7 @@ _OF_CPU = limits_of(8_160, block_size=32, max_num_batched_tokens=2048, max_num_s
 
 
 def _at_rate(tokens_per_second: float, cost: StepCost) -> StepCost:
-    """Return a cost at which prompts of one chunk are computed at a rate that was measured."""
+    """Return the cost at which prompts of one chunk are computed at a measured rate."""
     work = StepWork(prefill=_CHUNK, attended=_CHUNK * _CHUNK / 2)
     free = msgspec.structs.replace(cost, prefill_us_per_token=0.0)
     left = _CHUNK / tokens_per_second - free.seconds(work)
@@ -155,7 +155,7 @@ PRESETS: Mapping[str, EnginePreset] = {
 
 
 def preset(name: str) -> EnginePreset:
-    """Return an engine by name. Raises `ConfigError` if there is none of that name."""
+    """Return an engine by name. Raises `ConfigError` if the name is unknown."""
     if name not in PRESETS:
         raise ConfigError(f"no engine is called {name!r}: there are {', '.join(PRESETS)}")
     return PRESETS[name]

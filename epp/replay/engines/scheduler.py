@@ -1,7 +1,7 @@
 """Continuous batching by the rules of vLLM v1 (`vllm/v1/core/sched/scheduler.py`, 0.32).
 
-One step is `schedule()`, time that passes somewhere else, and `complete()`. Steps in a row that do
-nothing but generate one more token for each running request are completed at once.
+One step is `schedule()`, then time that passes elsewhere, then `complete()`. A row of steps that
+only generate one more token for each running request is completed at once.
 """
 
 from array import array
@@ -20,15 +20,13 @@ _NO_ADAPTERS = frozenset[str](), frozenset[str]()
 
 
 class BatchScheduler:
-    """What waits, what runs, and the blocks. `progress` is in generated tokens."""
+    """The waiting and running requests, and the blocks. `progress` is in generated tokens."""
 
     def __init__(self, limits: Limits, progress: int) -> None:
         self.limits = limits
         self.pool = BlockPool(limits.capacity, limits.block_size)
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.prefix_queries = 0
-        self.prefix_hits = 0
         self.preemptions = 0
         self._size = limits.block_size
         self._sizes = array("Q", [self._size]) * limits.num_gpu_blocks
@@ -40,20 +38,11 @@ class BatchScheduler:
         """Queue a request; it holds no block before its admission."""
         self.waiting.append(job)
 
-    def abort(self, job: Job) -> None:
-        """End a request; its blocks are free and stay cached. Harmless if it has ended."""
-        if job in self.running:
-            self.running.remove(job)
-            self._step = [each for each in self._step if each[0] is not job]
-            self._free(job)
-        elif job in self.waiting:
-            self.waiting.remove(job)
-
     def keys(self, job: Job) -> Sequence[BlockHash]:
-        """Return the keys of a request's blocks, here or not; none without prefix caching.
+        """Return the keys of a request's blocks, held here or not; none without prefix caching.
 
-        Those of a long prompt are many, so that they are made when they are first asked for: what
-        waits behind others needs none.
+        A long prompt has many keys, so they are made on first use: a request that waits behind
+        others needs none.
         """
         if self.limits.enable_prefix_caching and not job.keys:
             runs = joined(job.prompt, job.response)
@@ -72,14 +61,11 @@ class BatchScheduler:
             len(self.waiting),
             len(self.running),
             1.0 - free / (self.limits.num_gpu_blocks - 1),
-            self.prefix_queries,
-            self.prefix_hits,
-            self.preemptions,
             *self._adapters(),
         )
 
     def _adapters(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the adapters that run, and those that wait; none if they are not limited."""
+        """Return the running and the waiting adapters; none if their number is not limited."""
         if not self.limits.max_loras:
             return _NO_ADAPTERS
         return (
@@ -88,7 +74,7 @@ class BatchScheduler:
         )
 
     def schedule(self, now: float) -> StepWork | None:
-        """Choose the next step's work: running requests first, then those that wait, in order."""
+        """Choose the next step's work: running requests first, then waiting ones, in order."""
         preemptions = self.preemptions
         self._step = []
         budget = self._continue(self.limits.max_num_batched_tokens)
@@ -102,9 +88,9 @@ class BatchScheduler:
         return work
 
     def steps_alike(self, most: int) -> int:
-        """Say how many steps in a row are alike from this one on, the last of which may end some.
+        """Return how many steps from this one on are alike; the last of them may end requests.
 
-        Each decodes the same requests; none waits for them to go on, and there is room.
+        Each decodes the same requests, no waiting request can be admitted, and there is room.
         """
         running = self.running
         if not self._alike or self._may_admit() or not all(job.generated for job in running):
@@ -116,7 +102,7 @@ class BatchScheduler:
         return steps
 
     def repeat(self, steps: int) -> None:
-        """Complete `steps` steps alike, none of which ends anything, and schedule another."""
+        """Complete `steps` equal steps, none of which ends a request, and schedule another."""
         size, pool, caching = self._size, self.pool, self.limits.enable_prefix_caching
         due: list[tuple[int, int, int]] = []
         for index, (job, _) in enumerate(self._step):
@@ -180,7 +166,7 @@ class BatchScheduler:
         return budget
 
     def _make_room(self, job: Job, upto: int) -> bool:
-        """Preempt from the end of what runs until `job` can hold `upto` tokens."""
+        """Preempt running requests, the last admitted first, until `job` can hold `upto` tokens."""
         need = -(-upto // self._size) - self._held(job)
         while need > self._free_blocks():
             # `_preempt_request`: under FCFS the last of `running`, to the head of `waiting`.
@@ -244,8 +230,6 @@ class BatchScheduler:
         job.lease, job.computed = lease, computed
         if job.cached < 0:
             job.cached = computed
-            self.prefix_queries += total
-            self.prefix_hits += computed
         if arrived:
             # `_update_waiting_for_remote_kv`: all is there, the last token is computed again.
             job.computed = total - 1
@@ -290,7 +274,7 @@ class BatchScheduler:
         return StepWork(prefill, attended, decoding, context)
 
     def _may_admit(self) -> bool:
-        """Say whether the first that waits might be admitted though nothing ends."""
+        """Return whether the first waiting request might be admitted before any other ends."""
         full = len(self.running) >= self.limits.max_num_seqs
         if not self.waiting or full or not self.limits.enable_prefix_caching:
             return False
@@ -307,12 +291,12 @@ class BatchScheduler:
         )
 
     def _room_for(self, steps: int) -> bool:
-        """Say whether blocks for this many more steps are free."""
+        """Return whether there are free blocks for this many more steps."""
         free = self._free_blocks()
         most = len(self.running) * (steps // self._size + 1)
         return most <= free or self._blocks_for(steps) <= free
 
     def _blocks_for(self, steps: int) -> int:
-        """Return how many more blocks this many more steps like this one need."""
+        """Return how many more blocks this many further steps like this one need."""
         size, after = self._size, 1 + steps
         return sum([-(-(job.computed + after) // size) - self._held(job) for job, _ in self._step])

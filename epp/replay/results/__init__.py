@@ -1,5 +1,5 @@
-"""Results: what runs came to, and which policy is best, how surely and why.
+"""Results: the figures of runs, which policy is best, how sure that is, and why.
 
-A run ends as a `Played` and is reduced, in the process that ran it, to a `Digest`; digests of all
+A run ends as a `Played`, which the process that ran it reduces to a `Digest`. The digests of all
 runs are compared (`compare`), and a comparison is shown as a table, as JSON and as an HTML report.
 """

@@ -1,6 +1,6 @@
-"""The progress of runs: a bar on a terminal, else lines for a log.
+"""The progress of runs: a bar on a terminal, otherwise lines for a log.
 
-Without a terminal, each run that has ended is a line, and so is how far all are, now and then.
+Without a terminal, there is a line for each run that has ended, and now and then one for all.
 """
 
 import shutil
@@ -28,8 +28,8 @@ class Requests(NamedTuple):
 class RunsBar:
     """Shows how far `total` runs are, on a stream (default: stderr).
 
-    A run is known by its `label`. `requests` are what is known of runs that have not ended.
-    `monotonic` is in seconds, and so is `pause`, after which progress is shown again.
+    A run is known by its `label`. `requests` has the progress of runs that have not ended. Progress
+    is shown again after each `pause`, in seconds, as is `monotonic`.
     """
 
     def __init__(
@@ -61,10 +61,12 @@ class RunsBar:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._shown.join()
-        self._erase()
+        if self._live:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()
 
     def done(self, label: str, number: int | None = None) -> None:
-        """Say that a run has ended; without a number, it is the next one."""
+        """Record that a run has ended; without a number, it is the next one."""
         self._done.add(len(self._done) if number is None else number)
         self._label = label
         if self._live:
@@ -73,7 +75,7 @@ class RunsBar:
             self._write(label)
 
     def show(self) -> None:
-        """Say how far all runs are."""
+        """Show how far all runs are."""
         if self._live:
             self._draw()
             return
@@ -112,11 +114,6 @@ class RunsBar:
         bar = _bar(share, min(30, max(0, columns - len(head) - len(tail) - 1)))
         self._stream.write(f"\r\x1b[2K{(head + bar + tail)[: columns - 1]}")
         self._stream.flush()
-
-    def _erase(self) -> None:
-        if self._live:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
 
 
 def _left(ended: int, size: int, spent: float) -> str:

@@ -2,19 +2,18 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import stdev
 
 import msgspec
 
-from epp.errors import ConfigError
 from epp.replay.results.digest import Curves, Digest, Slo
 from epp.replay.results.measures import BY_NAME, MEASURES, Better, mean
 
 LEADING = "ttft_mean"
 """The measure by which policies are ranked."""
 TOLERATED = 0.01
-"""The best policy may leave this share of requests more unanswered than another one."""
+"""The best policy may leave at most this share of requests more unanswered than another."""
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -78,7 +77,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: int
     """How many endpoints: each rank of a pod is one."""
     load: float
-    """Requests a second, or a factor on the trace's; NaN if unknown."""
+    """Requests a second, or a factor on the trace's."""
     seconds: float
     """Virtual time after the warm-up, on average."""
     standings: Mapping[str, PolicyResult]
@@ -117,22 +116,13 @@ _Runs = Mapping[str, Mapping[str, Mapping[int, Digest]]]
 
 
 def compare(runs: Iterable[Digest], baseline: str | None = None) -> Comparison:
-    """Compare runs; ratios are to `baseline` (default: the first run's policy).
-
-    Raises `ConfigError` for no runs, a baseline that did not run, one run twice, or unlike SLOs.
-    """
+    """Compare runs, each there once; ratios are to `baseline` (default: the first run's policy)."""
     listed = list(runs)
-    if not listed:
-        raise ConfigError("nothing to compare: no run has ended")
     policies = tuple(dict.fromkeys(run.policy for run in listed))
     baseline = baseline or policies[0]
-    if baseline not in policies:
-        raise ConfigError(
-            f"the baseline {baseline!r} is not among the policies that ran: {', '.join(policies)}"
-        )
-    if len({(run.slo.ttft, run.slo.tpot) for run in listed}) > 1:
-        raise ConfigError("goodput was measured by different SLOs: give all runs the same")
-    by_cell = _by_cell(listed)
+    by_cell: dict[str, dict[str, dict[int, Digest]]] = {}
+    for run in listed:
+        by_cell.setdefault(run.cell, {}).setdefault(run.policy, {})[run.seed] = run
     cells = tuple(_cell(name, by_policy, baseline) for name, by_policy in by_cell.items())
     overall = {policy: _ratios(by_cell, policy, baseline) for policy in policies}
     best = _best(
@@ -160,15 +150,6 @@ def compare(runs: Iterable[Digest], baseline: str | None = None) -> Comparison:
             for cell, by_policy in by_cell.items()
         },
     )
-
-
-def _by_cell(runs: Iterable[Digest]) -> _Runs:
-    found: dict[str, dict[str, dict[int, Digest]]] = {}
-    for run in runs:
-        by_seed = found.setdefault(run.cell, {}).setdefault(run.policy, {})
-        if by_seed.setdefault(run.seed, run) is not run:
-            raise ConfigError(f"{run.cell}, {run.policy}, seed {run.seed}: given twice")
-    return found
 
 
 def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: str) -> Cell:
@@ -218,7 +199,7 @@ def _ratios(by_cell: _Runs, policy: str, baseline: str) -> dict[str, Paired]:
 
 
 def _overall(by_cell: _Runs, policy: str, other: str, name: str) -> Paired:
-    """Return a ratio over all cells: of each seed the mean over those where both have it."""
+    """Return a ratio over all cells: for each seed, the mean over those where both have a value."""
     logs = defaultdict[int, list[float]](list)
     for by_policy in by_cell.values():
         mine, theirs = by_policy.get(policy, {}), by_policy.get(other, {})
@@ -233,7 +214,7 @@ def _overall(by_cell: _Runs, policy: str, other: str, name: str) -> Paired:
 def _log_ratio(mine: float, theirs: float, better: Better) -> float:
     """Return the logarithm of a ratio; NaN if there is none.
 
-    If more is better, none at all is 0 times what others have.
+    If more is better, a figure of 0 is 0 times the baseline's.
     """
     if 0 < mine < math.inf and 0 < theirs < math.inf:
         return math.log(mine) - math.log(theirs)
@@ -243,12 +224,12 @@ def _log_ratio(mine: float, theirs: float, better: Better) -> float:
 
 
 def _mean_log(logs: Sequence[float]) -> float:
-    """Return the mean; NaN of what is both 0 times and infinitely many times as much."""
+    """Return the mean; NaN if some ratios are 0 and others infinite."""
     return math.nan if {-math.inf, math.inf} <= {*logs} else mean(logs)
 
 
 def paired(logs: Sequence[float]) -> Paired:
-    """Return the ratio whose logarithms, one of each seed, are `logs`."""
+    """Return the ratio, given its logarithm for each seed."""
     count, middle = len(logs), _mean_log(logs)
     reach = math.nan
     if count > 1 and math.isfinite(middle):
@@ -258,12 +239,12 @@ def paired(logs: Sequence[float]) -> Paired:
 
 
 def _exp(power: float) -> float:
-    """Return e to a power; infinite if no float is so large."""
+    """Return e to a power; infinite if that is too large for a float."""
     return math.inf if power > 700 else math.exp(power)  # noqa: PLR2004 (a float's most: 709)
 
 
 def _unanswered(by_cell: _Runs, policy: str) -> float:
-    """Return the greatest share of requests, of all cells, that a policy did not serve."""
+    """Return the largest share of requests, over all cells, that a policy did not serve."""
     return max(
         (
             mean(_missed(run.figures) for run in by_policy[policy].values())
@@ -280,7 +261,7 @@ def _missed(figures: Mapping[str, float]) -> float:
 
 
 def _best(unanswered: Mapping[str, float], values: Mapping[str, float]) -> str:
-    """Return the policy of the least value, of those that answer about as much as any."""
+    """Return the policy with the lowest value among those that answer about as much as any."""
     return min(
         values,
         key=lambda policy: (
@@ -299,21 +280,16 @@ def eligible(unanswered: Mapping[str, float], policy: str) -> bool:
 def winners(cell: Cell, name: str) -> frozenset[str]:
     """Return the policies with the best mean of a measure; empty if none is better."""
     measure, standings = BY_NAME[name], cell.standings
+    if measure.better is Better.NEITHER:
+        return frozenset()
     unanswered = {policy: result.unanswered for policy, result in standings.items()}
-    sign = _SIGNS.get(measure.better)
     values = {
-        policy: sign(result.figures[name].mean)
+        policy: result.figures[name].mean
         for policy, result in standings.items()
-        if sign is not None
-        and not math.isnan(result.figures[name].mean)
+        if not math.isnan(result.figures[name].mean)
         and (not measure.latency or eligible(unanswered, policy))
     }
-    least = min(values.values(), default=math.nan)
-    best = frozenset(policy for policy, value in values.items() if value == least)
+    pick = min if measure.better is Better.LESS else max
+    winning = pick(values.values(), default=math.nan)
+    best = frozenset(policy for policy, value in values.items() if value == winning)
     return best if len(best) < len(standings) else frozenset()
-
-
-_SIGNS: Mapping[Better, Callable[[float], float]] = {
-    Better.LESS: lambda value: value,
-    Better.MORE: lambda value: -value,
-}

@@ -1,4 +1,4 @@
-"""A run reduced to figures and curves, small enough to keep those of thousands of runs."""
+"""A run reduced to figures and curves, small enough to keep thousands of them."""
 
 import math
 from collections import Counter, defaultdict
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from epp.replay.results.measures import mean, percentile, percentiles, ratio
-from epp.replay.results.played import Played, PodSample, RunFacts
+from epp.replay.results.played import Played, RunFacts
 from epp.replay.simulation.outcome import CallOutcome, CallStatus
 
 RANKS: tuple[float, ...] = (*range(100), 99.5, 99.9, 100)
@@ -22,13 +22,13 @@ WINDOW_SECONDS = 60.0
 
 
 class Slo(msgspec.Struct, frozen=True):
-    """What users shall get, in seconds: the first token, and each after it on average."""
+    """What users should get, in seconds: the first token, and the mean time of each further one."""
 
     ttft: float = 2.0
     tpot: float = 0.05
 
     def met(self, outcome: CallOutcome) -> bool:
-        """Whether a request was served so; one of a single token has no TPOT."""
+        """Whether a request was served within these; a response of one token has no TPOT."""
         return (
             outcome.status is CallStatus.SERVED
             and outcome.ttft <= self.ttft
@@ -37,12 +37,12 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's plots need beside its figures.
+    """What the plots of a run need in addition to its figures.
 
     `ttft` are quantiles at `RANKS`. The others have `BINS` parts of the run, which took `seconds`:
     the median TTFT of the requests sent then, and for each pod the mean of its waiting and running
-    requests, rounded. `ttft_errors` counts log2(predicted / real TTFT) in `ERROR_BINS` bins; what
-    is beyond `ERROR_REACH` is in the outermost.
+    requests, rounded. `ttft_errors` counts log2(predicted / real TTFT) in `ERROR_BINS` bins; values
+    beyond `ERROR_REACH` are in the outermost ones.
     """
 
     ttft: tuple[float, ...]
@@ -57,7 +57,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Digest(RunFacts, frozen=True, kw_only=True):
-    """A run of `Played`, with figures and curves in place of its requests."""
+    """A `Played` run, with figures and curves in place of its requests."""
 
     slo: Slo
     """What goodput requires."""
@@ -74,7 +74,7 @@ class Digest(RunFacts, frozen=True, kw_only=True):
 
 
 def digest(played: Played, slo: Slo | None = None) -> Digest:
-    """Reduce a run; `slo` is what its goodput is measured by (default: `Slo()`)."""
+    """Reduce a run; goodput is measured by `slo` (default: `Slo()`)."""
     slo = slo or Slo()
     outcomes = [outcome for outcome in played.outcomes if outcome.at >= played.began]
     return Digest(
@@ -138,12 +138,12 @@ def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> dict[
 
 
 def _answered(outcomes: Iterable[CallOutcome]) -> list[CallOutcome]:
-    """Return those that got a first token."""
+    """Return the requests that got a first token."""
     return [outcome for outcome in outcomes if not math.isnan(outcome.ttft)]
 
 
 def _foreseen(answered: Iterable[CallOutcome]) -> list[tuple[float, float]]:
-    """Return predicted and real TTFT if there are both."""
+    """Return the predicted and the real TTFT of requests that have both."""
     return [
         (outcome.predicted_ttft, outcome.ttft)
         for outcome in answered
@@ -152,7 +152,7 @@ def _foreseen(answered: Iterable[CallOutcome]) -> list[tuple[float, float]]:
 
 
 def _window(outcome: CallOutcome) -> int:
-    """Return the number of the window in which its prompt was begun."""
+    """Return the number of the window in which a request's prompt was begun."""
     waited = 0.0 if math.isnan(outcome.queued) else outcome.queued
     return int((outcome.at + waited) // WINDOW_SECONDS)
 
@@ -177,7 +177,7 @@ def _curves(outcomes: Sequence[CallOutcome], played: Played) -> Curves:
     return Curves(
         ttft=tuple(percentiles((outcome.ttft for outcome in answered), RANKS)),
         ttft_over_time=tuple(percentile(each, 50) for each in bins),
-        load=_load(played.samples, played),
+        load=_load(played),
         ttft_errors=_ttft_errors(_foreseen(answered)),
         seconds=played.seconds,
     )
@@ -188,12 +188,10 @@ def _bin(at: float, played: Played) -> int:
     return min(max(int(share * BINS), 0), BINS - 1)
 
 
-def _load(samples: Sequence[PodSample], played: Played) -> tuple[tuple[int, ...], ...]:
-    """Return nothing without samples; a part without any is as the one before it."""
-    if not samples:
-        return ()
+def _load(played: Played) -> tuple[tuple[int, ...], ...]:
+    """Return the mean load of each pod by part; one without samples repeats the part before it."""
     seen: list[list[list[int]]] = [[[] for _ in range(BINS)] for _ in range(played.endpoints)]
-    for sample in samples:
+    for sample in played.samples:
         if sample.at >= played.began:
             seen[sample.pod][_bin(sample.at, played)].append(sample.waiting + sample.running)
     return tuple(tuple(_filled(parts)) for parts in seen)

@@ -1,4 +1,4 @@
-"""What is measured of a run: the figures' names, labels and units, and how they are written."""
+"""The measures of a run: the names, labels and units of its figures, and how they are written."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class Measure(NamedTuple):
     unit: Unit
     better: Better = Better.LESS
     latency: bool = False
-    """Measured over answered requests only, so that it flatters policies that answer fewer."""
+    """Measured over answered requests only, so it flatters policies that answer fewer."""
 
 
 _S, _P, _R, _F, _C = Unit.SECONDS, Unit.SHARE, Unit.RATE, Unit.FACTOR, Unit.COUNT
@@ -99,7 +99,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean, whatever the order; nan without values."""
+    """Return the mean, independent of the order; nan without values."""
     listed = list(values)
     return ratio(math.fsum(listed), len(listed))
 
@@ -130,7 +130,7 @@ def _count(value: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return a number with three significant digits, none after the point from 100 on."""
+    """Return a number with three significant digits, from 100 on without decimals."""
     whole = len(str(int(abs(value))))
     return f"{value:,.{max(0, 3 - whole)}f}"
 

@@ -18,14 +18,14 @@ def _template(package: str, name: str) -> Template:
 
 
 def tile(name: str, value: str, was: str) -> str:
-    """Return a figure in large print, with what it is compared with below it."""
+    """Return a figure in large print, with its comparison below it."""
     lines = zip(("name", "value", "was"), (name, value, was), strict=True)
     parts = (f'<div class="{kind}">{html.escape(text)}</div>' for kind, text in lines)
     return f'<div class="tile">{"".join(parts)}</div>'
 
 
 def table(headings: Sequence[str], rows: Iterable[str]) -> str:
-    """Return a table of rows, each of which begins with a heading of its own."""
+    """Return a table whose rows each begin with a heading."""
     head = "".join(f"<th>{html.escape(each)}</th>" for each in ("", *headings))
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'

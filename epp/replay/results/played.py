@@ -1,7 +1,6 @@
-"""One run as it was played: what all figures and plots are made from."""
+"""One run as it was played, the source of all figures and plots."""
 
 from collections.abc import Sequence
-from math import nan
 from typing import NamedTuple
 
 import msgspec
@@ -10,16 +9,12 @@ from epp.replay.simulation.outcome import CallOutcome
 
 
 class PodSample(NamedTuple):
-    """The load of the endpoint numbered `pod` at a time of the run, as its metrics page would say.
-
-    `kv_usage` is the share of its blocks in use, 0..1.
-    """
+    """The load of the endpoint numbered `pod` at a moment of the run, as on its metrics page."""
 
     at: float
     pod: int
     waiting: int
     running: int
-    kv_usage: float
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +25,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     """The seed of its random numbers."""
     cell: str
-    """Runs of one cell differ in policy and seed alone, and are compared with each other."""
+    """Runs of one cell differ only in policy and seed, and are compared with each other."""
     seconds: float
     """How long the run went on after the warm-up, in virtual time."""
     pods: int
@@ -39,8 +34,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How many endpoints `CallOutcome.endpoint` numbers: each rank of a pod is one."""
     workload: str = ""
     """The name of the traffic, on an axis of a sweep."""
-    load: float = nan
-    """Requests a second, or a factor on the trace's; NaN if unknown."""
+    load: float = 1.0
+    """Requests a second, or a factor on the trace's."""
     traffic: str = ""
     """What was sent; the same if the name is. Empty: unknown."""
     fault: str = ""
@@ -53,6 +48,6 @@ class Played(RunFacts, frozen=True, kw_only=True):
     outcomes: Sequence[CallOutcome]
     """All requests; those sent before `began` are left out of every figure."""
     samples: Sequence[PodSample] = ()
-    """Taken from each pod once a virtual second, in a long run more seldom."""
+    """Taken from each pod once per virtual second, less often in a long run."""
     began: float = 0.0
     """The end of the warm-up."""

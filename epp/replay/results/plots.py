@@ -54,11 +54,6 @@ class View(msgspec.Struct, frozen=True):
     curves: Mapping[str, Mapping[int, Curves]]
     colours: Mapping[str, str]
 
-    @property
-    def policies(self) -> list[str]:
-        """The policies that ran here."""
-        return list(self.cell.standings)
-
     def ranked(self) -> list[PolicyResult]:
         """The policies, the best mean TTFT last, which plots show at the top."""
         return sorted(
@@ -67,15 +62,11 @@ class View(msgspec.Struct, frozen=True):
         )
 
 
-def view(comparison: Comparison, cell: Cell) -> View:
-    """Return a cell as plots need it."""
-    colours = palette(comparison.policies, comparison.best, comparison.baseline)
-    return View(cell, comparison.curves[cell.name], colours)
-
-
-def cell_plots(seen: View) -> dict[str, str]:
+def cell_plots(comparison: Comparison, cell: Cell) -> dict[str, str]:
     """Return the plots of a cell, by name; those without data are left out."""
-    count = len(seen.policies)
+    colours = palette(comparison.policies, comparison.best, comparison.baseline)
+    seen = View(cell, comparison.curves[cell.name], colours)
+    count = len(cell.standings)
     has_ttft, has_phases = (_measured(seen, name) for name in ("ttft_mean", "queue_mean"))
     runs = [run for by_seed in seen.curves.values() for run in by_seed.values()]
     plots: dict[str, tuple[float, Callable[[View, Figure], None], bool]] = {
@@ -83,11 +74,7 @@ def cell_plots(seen: View) -> dict[str, str]:
         "time": (3.4, _over_time, has_ttft),
         "phases": (1.3 + ROW * count, _phases, has_phases),
         "cache": (1.2 + ROW * count, _cache, True),
-        "load": (
-            0.8 + 0.9 * math.ceil(count / 2),
-            _load,
-            all(rows for rows, _ in _loads(seen).values()),
-        ),
+        "load": (0.8 + 0.9 * math.ceil(count / 2), _load, True),
         "errors": (3.2, _errors, any(sum(run.ttft_errors) for run in runs)),
     }
     return {
@@ -97,9 +84,10 @@ def cell_plots(seen: View) -> dict[str, str]:
     }
 
 
-def ratio_plot(comparison: Comparison, ratios: Mapping[str, Mapping[str, Paired]]) -> str:
-    """Return the ratios to the baseline, by policy and measure, as dots with intervals."""
+def ratio_plot(comparison: Comparison) -> str:
+    """Return the ratios to the baseline over all cells, as dots with intervals."""
     colours = palette(comparison.policies, comparison.best, comparison.baseline)
+    ratios = comparison.overall
     ranked = sorted(
         (policy for policy in ratios if policy != comparison.baseline),
         key=lambda policy: -_known(ratios[policy]["ttft_mean"].ratio, math.inf),
@@ -145,7 +133,7 @@ def _dots(axes: Axes, ratios: Sequence[Paired], colours: Sequence[str]) -> None:
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Return few round numbers between two, and near neither."""
+    """Return a few round numbers between two, not too close to either."""
     room = (high / low) ** MARGIN
     low, high = low * room, high / room
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -162,7 +150,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 def _distribution(seen: View, figure: Figure) -> None:
-    """Draw the share of all requests answered within a time, so that a curve may end below 1."""
+    """Draw the share of all requests answered within a time; a curve may end below 1."""
     axes = figure.add_subplot()
     low, high = math.inf, 0.0
     for policy, result in seen.cell.standings.items():
@@ -203,7 +191,7 @@ def _over_time(seen: View, figure: Figure) -> None:
     in_seconds(axes.yaxis)
     axes.set(xlabel="seconds of the run", ylabel="time to first token, median")
     axes.set_xlim(0, _longest(seen))
-    legend_above(axes, min(len(seen.policies), 5))
+    legend_above(axes, min(len(seen.curves), 5))
 
 
 def _phases(seen: View, figure: Figure) -> None:
@@ -262,15 +250,20 @@ def _cache(seen: View, figure: Figure) -> None:
 
 
 def _load(seen: View, figure: Figure) -> None:
-    drawn = _loads(seen)
-    values = sorted(value for rows, _ in drawn.values() for row in rows for value in row)
+    drawn = {policy: runs[min(runs)] for policy, runs in seen.curves.items()}  # the first seed's
+    values = sorted(value for run in drawn.values() for row in run.load for value in row)
     most = max(1, values[int(0.99 * (len(values) - 1))])
     grid = figure.subplots(math.ceil(len(drawn) / 2), 2, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
-    for axes, (policy, (rows, seconds)) in zip(panels, drawn.items(), strict=False):
-        extent = (0, seconds, len(rows) - 0.5, -0.5)
+    for axes, (policy, run) in zip(panels, drawn.items(), strict=False):
         axes.imshow(
-            rows, aspect="auto", cmap=HEAT, vmin=0, vmax=most, extent=extent, interpolation="none"
+            run.load,
+            aspect="auto",
+            cmap=HEAT,
+            vmin=0,
+            vmax=most,
+            extent=(0, run.seconds, len(run.load) - 0.5, -0.5),
+            interpolation="none",
         )
         axes.set_xlim(0, _longest(seen))
         axes.set_title(policy, loc="left", color=seen.colours[policy], weight="bold")
@@ -318,14 +311,8 @@ def _measured(seen: View, name: str) -> bool:
     return any(not math.isnan(each.figures[name].mean) for each in standings)
 
 
-def _loads(seen: View) -> dict[str, tuple[tuple[tuple[int, ...], ...], float]]:
-    """Return the load of each policy's pods, with the first seed, and how long that run took."""
-    first = {policy: runs[min(runs)] for policy, runs in seen.curves.items()}
-    return {policy: (run.load, run.seconds) for policy, run in first.items()}
-
-
 def _longest(seen: View) -> float:
-    """Return how long the longest run took, the end of all axes of time."""
+    """Return how long the longest run took, at which all time axes end."""
     return max(run.seconds for runs in seen.curves.values() for run in runs.values()) or 1.0
 
 

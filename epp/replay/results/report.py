@@ -1,13 +1,12 @@
-"""A comparison as one self-contained HTML page: which policy, how sure, and why."""
+"""A comparison as one self-contained HTML page: which policy is best, how sure that is, and why."""
 
 import html
-import math
 from collections.abc import Iterable, Sequence
 
 from epp.replay.results.comparison import LEADING, Cell, Comparison, PolicyResult, Spread
 from epp.replay.results.measures import BY_NAME, format_figure
 from epp.replay.results.page import page, table, tile
-from epp.replay.results.plots import cell_plots, ratio_plot, view
+from epp.replay.results.plots import cell_plots, ratio_plot
 from epp.replay.results.sweep_plots import sweep_plot
 from epp.replay.results.table import (
     NOT_SERVED,
@@ -85,7 +84,7 @@ def report(comparison: Comparison, command: str = "") -> str:
 
 
 def _tiles(comparison: Comparison) -> Iterable[str]:
-    """Yield what the best policy does, and what the baseline."""
+    """Yield the figures of the best policy and of the baseline."""
     (cell,) = comparison.cells
     best, baseline = (cell.standings[each] for each in (comparison.best, comparison.baseline))
     yield '<div class="tiles">'
@@ -104,7 +103,7 @@ def _overall(comparison: Comparison) -> Iterable[str]:
             "lines: 95 % confidence, paired by seed" if len(comparison.seeds) > 1 else "one seed"
         )
         yield _section("Against the baseline", f"Dots: {over}; {lines}.")
-        yield f"<figure>{ratio_plot(comparison, comparison.overall)}</figure>"
+        yield f"<figure>{ratio_plot(comparison)}</figure>"
     if len(comparison.cells) > 1:
         swept = sweep_plot(comparison)
         if swept:
@@ -122,9 +121,9 @@ def _matrix(comparison: Comparison) -> str:
         for policy in comparison.policies:
             result = cell.standings.get(policy)
             text = _leading(result, comparison) if result else "-"
-            bad = result is not None and result.unanswered > 0
-            lost = f"<small>{result.unanswered:.1%} unanswered</small>" if result and bad else ""
-            values.append(f"<td{_class(best=cell.best == policy, bad=bad)}>{text}{lost}</td>")
+            share = result.unanswered if result else 0.0
+            lost = f"<small>{share:.1%} unanswered</small>" if share else ""
+            values.append(f"<td{_class(best=cell.best == policy, bad=share > 0)}>{text}{lost}</td>")
         rows.append(f"<tr><th>{html.escape(cell.name)}</th>{''.join(values)}</tr>")
     return table(comparison.policies, rows)
 
@@ -163,7 +162,7 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
             for row, policy in enumerate(cell.standings)
         ]
         yield table([column.heading for column in group], rows)
-    for name, plot in cell_plots(view(comparison, cell)).items():
+    for name, plot in cell_plots(comparison, cell).items():
         yield _section(*PLOTS[name])
         yield f"<figure>{plot}</figure>"
 
@@ -217,13 +216,13 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
     yield f"Seeds: {', '.join(map(str, seeds))}. Ratios are of runs with the same seed."
     if len(seeds) > 1:
         yield (
-            "95 % intervals: Student's t of the ratios' logarithms. They speak of these workloads "
-            "with other random choices, not of other workloads."
+            "95 % intervals: Student's t of the ratios' logarithms. They hold for these workloads "
+            "with other random choices, not for other workloads."
         )
     if any(cell.one_traffic for cell in comparison.cells):
         yield (
-            "If all seeds were sent the same traffic, as that of an unchanged file, intervals"
-            " speak only of the picker's own draws."
+            "If all seeds were sent the same traffic, such as an unchanged file, intervals cover"
+            " only the picker's own draws."
         )
     yield (
         "TTFT is that of requests that got a first token. A policy that serves 1 % fewer of its "
@@ -233,8 +232,6 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
         f"Goodput counts what was served with {format_slo(slo)}; refused, lost and unfinished "
         "requests count against it."
     )
-    if any(not math.isnan(cell.load) for cell in comparison.cells):
-        loads = sorted({cell.load for cell in comparison.cells if not math.isnan(cell.load)})
-        yield f"Load: {', '.join(f'{load:g}' for load in loads)}."
+    yield f"Load: {', '.join(f'{load:g}' for load in sorted({c.load for c in comparison.cells}))}."
     if command:
         yield f"Repeat with <code>{html.escape(command)}</code>."

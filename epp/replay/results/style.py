@@ -44,7 +44,7 @@ LOOK = {
 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> str:
-    """Return what is painted on a figure of this size in inches, as an `<svg>` element.
+    """Return the drawing that is painted on a figure of this size (inches), as an `<svg>` element.
 
     It scales with the page.
     """

@@ -1,8 +1,8 @@
-"""A comparison as text for a terminal: the best value of a column is marked with a star."""
+"""A comparison as text for a terminal; a star marks the best value of a column."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 import msgspec
 
@@ -23,7 +23,7 @@ _BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 
 
 class Screen(msgspec.Struct, frozen=True):
-    """What a table is written on: its characters a line, and whether it shows colours."""
+    """The screen of a table: characters per line, and whether it shows colours."""
 
     width: int = 100
     colour: bool = False
@@ -44,7 +44,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def show(comparison: Comparison, screen: Screen) -> str:
-    """Return tables that are not wider than the screen, and what they say; ends with a newline."""
+    """Return tables that fit the screen's width, with their verdict; ends with a newline."""
     parts: Iterable[Iterable[str]]
     if len(comparison.policies) == 1 and len(comparison.cells) > 1:
         parts = [_sweep(comparison, screen)]
@@ -117,13 +117,13 @@ def format_ratio(found: Paired) -> str:
 
 
 def format_fleet(cell: Cell) -> str:
-    """Return how many pods there are, and how many endpoints if that is not the same."""
+    """Return the number of pods, and the number of endpoints if it differs."""
     ranks = "" if cell.endpoints == cell.pods else f" with {cell.endpoints} ranks"
     return f"{cell.pods} pods{ranks}"
 
 
 def format_slo(slo: Slo) -> str:
-    """Return what users shall get, as a part of a sentence. TPOT may have no bound."""
+    """Return what users should get, as a part of a sentence. TPOT may have no bound."""
     others = "" if math.isinf(slo.tpot) else f" and the others {slo.tpot * 1000:g} ms apart"
     return f"the first token within {slo.ttft:g} s{others}"
 
@@ -158,7 +158,7 @@ def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
 
 
 def _total(comparison: Comparison, policy: str, name: str) -> float:
-    """Return how many requests of all cells ended so, on average over seeds."""
+    """Return how many requests of all cells ended in this way, on average over seeds."""
     return sum(
         cell.standings[policy].figures[name].mean
         for cell in comparison.cells
@@ -173,15 +173,12 @@ def _in_cell(cell: Cell, policy: str, name: str) -> str:
 def _blocks(
     names: Sequence[str], columns: Sequence[Column], always: Sequence[Column], screen: Screen
 ) -> Iterator[str]:
-    """Yield tables of as many columns as fit, each with those of `always` at its end."""
+    """Yield tables of as many columns as fit, each ending with the columns of `always`."""
     label = max(map(len, names))
     room = screen.width - label - sum(column.width for column in always)
     left = list(columns)
     while left:
-        fitting, used = 1, left[0].width
-        while fitting < len(left) and used + left[fitting].width <= room:
-            used += left[fitting].width
-            fitting += 1
+        fitting = max(1, sum(used <= room for used in accumulate(each.width for each in left)))
         shown = [*left[:fitting], *always]
         del left[:fitting]
         yield " " * label + "".join(_padded(each.heading, each, "") for each in shown)

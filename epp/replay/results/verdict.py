@@ -1,4 +1,4 @@
-"""What a comparison says, in sentences made from its figures, and all of it as one JSON object."""
+"""The verdict of a comparison, in sentences made from its figures, and all of it as JSON."""
 
 import math
 from collections.abc import Iterable
@@ -44,26 +44,27 @@ def headline(comparison: Comparison) -> str:
 
 
 def confidence(comparison: Comparison) -> str:
-    """Return how sure that is, and who comes close."""
+    """Return how sure that is, and which policies come close."""
     return " ".join((*_confidence(comparison), *_sent_alike(comparison)))
 
 
 def _sent_alike(comparison: Comparison) -> Iterable[str]:
-    """Yield what seeds do not say if the same was sent with all of them."""
+    """Yield a warning if all seeds were sent the same traffic."""
     alike, cells = sum(cell.one_traffic for cell in comparison.cells), len(comparison.cells)
     if alike:
         where = "" if alike == cells else f" in {alike} of {cells} cells"
         yield (
-            f"All seeds were sent one and the same traffic{where}: that speaks of the picker's own"
-            " draws, and not of other traffic (--rate draws other arrivals, --minutes takes"
-            " another part)."
+            f"All seeds were sent one and the same traffic{where}: they vary only the picker's own"
+            " draws, and say nothing about other traffic (--rate draws other arrivals, --minutes"
+            " takes another part)."
         )
 
 
 def _confidence(comparison: Comparison) -> Iterable[str]:
     best, baseline = comparison.best, comparison.baseline
     if len(comparison.policies) == 1:
-        yield _seeds(comparison)
+        seeds = len(comparison.seeds)
+        yield "One seed: no spread." if seeds == 1 else f"{seeds} seeds."
         return
     if not _got_first_token(comparison, best):
         return
@@ -93,7 +94,7 @@ def _confidence(comparison: Comparison) -> Iterable[str]:
 
 
 def certainty(found: Paired, what: str, *, one_traffic: bool = False) -> str:
-    """Return how sure a ratio is, in a sentence; with `one_traffic` alone it is of no other."""
+    """Return how sure a ratio is, in a sentence; `one_traffic`: it holds for that traffic only."""
     if math.isnan(found.ratio):
         return f"{what}: no seed has both."
     if found.seeds == 1:
@@ -105,7 +106,7 @@ def certainty(found: Paired, what: str, *, one_traffic: bool = False) -> str:
 
 
 def reason(comparison: Comparison) -> str:
-    """Return why the best policy is faster than the baseline, empty if that is not to see."""
+    """Return why the best policy is faster than the baseline; empty if no figure shows it."""
     best, baseline = comparison.best, comparison.baseline
     pairs = [
         (cell.standings[baseline], cell.standings[best])
@@ -123,7 +124,7 @@ _Pairs = list[tuple[PolicyResult, PolicyResult]]
 
 
 def _causes(pairs: _Pairs) -> Iterable[str]:
-    """Yield what differs, what saves most first."""
+    """Yield the differences, those that save the most first."""
     gain = _saved(pairs, LEADING)
     causes = [
         (_saved(pairs, name), f"{verb} {_change(pairs, name)} {rest}")
@@ -174,7 +175,7 @@ def _range(comparison: Comparison) -> str:
 
 
 def _got_first_token(comparison: Comparison, policy: str) -> bool:
-    """Return whether any request did, in any cell."""
+    """Return whether any request got a first token, in any cell."""
     return any(
         not math.isnan(cell.standings[policy].figures[LEADING].mean)
         for cell in comparison.cells
@@ -190,17 +191,12 @@ def _where(comparison: Comparison) -> str:
     return f" (geometric mean of {count} cells; best in {won} of them)"
 
 
-def _seeds(comparison: Comparison) -> str:
-    count = len(comparison.seeds)
-    return "One seed: no spread." if count == 1 else f"{count} seeds."
-
-
 def _interval(found: Paired) -> str:
     return f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def _refusing(comparison: Comparison) -> list[str]:
-    """Return the policies that leave more unanswered than others in a cell."""
+    """Return the policies that leave more requests unanswered than others in a cell."""
     return [
         policy
         for policy in comparison.policies
@@ -217,7 +213,7 @@ def _refusing(comparison: Comparison) -> list[str]:
 def as_json(comparison: Comparison, command: str = "") -> str:
     """Return the JSON object of docs/replay-results.md as one line; `command` repeats the runs.
 
-    What has no value is null.
+    A missing value is null.
     """
     found = msgspec.to_builtins(comparison)
     curves = found.pop("curves")

@@ -1,4 +1,4 @@
-"""What a policy would do if it knew: candidates with the truth of the simulated engines."""
+"""What a policy would do if it knew the truth: candidates as the simulated engines know them."""
 
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
@@ -14,11 +14,11 @@ from epp.values import replaced
 
 
 class Oracle:
-    """A filter that leaves out no endpoint, and puts truths in place of a picker's predictions.
+    """A filter that drops no endpoint, and replaces a picker's predictions with the truth.
 
-    What is cached, what is queued, how fast each pod is and how long the response will be; the
-    fleet's busy share is the picker's own. Requests are named by their numbers in `calls`.
-    `engines` are those of endpoints, by their ids.
+    It knows what is cached, what is queued, how fast each pod is and how long the response will be.
+    The fleet's busy share stays the picker's own. Requests are named by their numbers in `calls`.
+    `engines` are those of the endpoints, by id.
     """
 
     def __init__(self, calls: Sequence[Call], engines: Mapping[str, Engine]) -> None:
@@ -26,7 +26,7 @@ class Oracle:
         self._engines = engines
 
     def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
-        """Return the same endpoints with what the request would meet there."""
+        """Return the same endpoints, with what the request would really find there."""
         number = int(request.id)
         call = self._calls[number]
         job = Job(number, call.prompt, call.response, adapter=call.adapter)

@@ -1,4 +1,4 @@
-"""What became of one request of a run."""
+"""The outcome of one request of a run."""
 
 from enum import Enum
 from math import nan
@@ -15,7 +15,7 @@ class CallStatus(Enum):
     LOST = "lost"
     """The engine died with it, or answered with an error."""
     UNFINISHED = "unfinished"
-    """The run was over before it was."""
+    """The run ended before it did."""
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,10 +23,6 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     call: int
     """The number of the call."""
-    session: int
-    """The number of its conversation."""
-    turn: int
-    """The number of its turn in it."""
     at: float
     """When the client sent it, in the run's time."""
     status: CallStatus
@@ -48,11 +44,11 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reusable: int
     """What an infinite cache that all share would have had."""
     predicted_cached: int
-    """What the decision said would be cached."""
+    """The cached tokens that the decision predicted."""
     predicted_ttft: float
-    """The time to the first token that the decision said; NaN if it said none."""
+    """The time to the first token that the decision predicted; NaN if it predicted none."""
     prefill: int | None = None
-    """The number of the endpoint that was to compute the prompt, if that was another one."""
+    """The number of the endpoint chosen to compute the prompt, if that is another one."""
     queued: float = nan
     """The part of `ttft` until each engine that it needs has first scheduled it."""
     preempted: int = 0

@@ -35,7 +35,7 @@ _SECRET = b"replay"
 class SimulatedPicker:
     """A policy over a fleet of its own. `draw(n)` returns a random number in 0..n-1.
 
-    `outliers` says when endpoints are left out. The filters `before` come before those of each
+    `outliers` says when endpoints are left out. The filters in `before` run before those of each
     profile. `fault` is the first error of a plug-in; empty: there was none.
     """
 
@@ -73,11 +73,11 @@ class SimulatedPicker:
         self._flow.line.on_change = self._tell_soon
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
-        """Pass its events of requests to other pickers, after this many seconds."""
+        """Pass the events of its requests to other pickers, after this many seconds."""
         self._others, self._lag = others, seconds
 
     def decide_apart(self, unseen: Callable[[float], Unseen]) -> None:
-        """Have it take into account decisions of others that it does not know yet."""
+        """Make it allow for decisions of others that it does not know yet."""
         self._scheduler.unseen = unseen
 
     def route(self, request: InferenceRequest, then: Callable[[Outcome], None]) -> None:
@@ -104,20 +104,20 @@ class SimulatedPicker:
         then(outcome)
 
     def _refused(self, error: BaseException) -> RequestError:
-        """Return what a request is refused with that ends with an error."""
+        """Return the error with which a request is refused."""
         if isinstance(error, PickerFault) or not isinstance(error, RequestError):
             self._failed("", error)
         return error if isinstance(error, RequestError) else PickerFault("a plug-in failed")
 
     def _failed(self, _name: str, error: BaseException) -> None:
-        """Note the first error of a plug-in. Raises it if it cannot be a user's."""
+        """Record the first error of a plug-in. Raises it if it cannot be a user's."""
         if not self._has_users or isinstance(error, KeyboardInterrupt):
             raise error
         if not self.fault:
             self.fault = describe(error)
 
     def _wake(self, at: float | None = None) -> None:
-        """Have requests that wait be looked at now, or at a time that comes before others."""
+        """Check the waiting requests now, or at a time earlier than planned."""
         if self._waiting:
             when = max(self._clock.now, self._flow.due if at is None else at)
             if when < self._woken:
@@ -136,7 +136,7 @@ class SimulatedPicker:
         self._wake()
 
     def _tell_soon(self) -> None:
-        """Send others what goes next here; repeat it while any request waits."""
+        """Tell others what goes next here, and repeat that while any request waits."""
         at = self._clock.now + SHARE_SECONDS
         if self._others and self._told_at < self._clock.now:
             self._told_at = at
@@ -166,7 +166,7 @@ class SimulatedPicker:
         self._wake(self._clock.now)
 
     def observe(self, event: Event) -> None:
-        """Apply what was seen of a request that it routed."""
+        """Apply an event of a request that it routed."""
         self.fleet.apply(event, self._clock.now)
         if type(event) is not Generated:
             self._wake(self._clock.now)
@@ -179,7 +179,7 @@ class SimulatedPicker:
 
 
 def _flow(policy: Policy, settings: Settings) -> FlowSettings:
-    """Return when requests wait: by the file if its gate is on, and for room if the policy says."""
+    """Return when requests wait: by the file if its gate is on, for room if the policy has it."""
     holds = policy.flow is not None and policy.flow.holds
     if policy.flow is None or settings.flow.gate is not None:
         return replace(settings.flow, holds=holds)

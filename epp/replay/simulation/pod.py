@@ -1,4 +1,4 @@
-"""One pod of a run: an endpoint for each of its engines, and what happens to it."""
+"""One pod of a run: an endpoint for each of its engines, and its faults."""
 
 from functools import partial
 from math import inf
@@ -16,9 +16,9 @@ _NAMESPACE, _PORT = "replay", 8000
 class SimulatedPod:
     """One engine behind one endpoint, the pod `number` of the plan.
 
-    `alive` but after it has died, `answers` scrapes but while it stalls; `fails` while it answers
-    with errors. Scrapes are late while more than `on_time` requests run. It was scraped last at
-    `scraped_at` (seconds).
+    It `answers` scrapes unless it stalls, and `fails` while it answers requests with errors.
+    Scrapes are late while more than `on_time` requests run. The last one was at `scraped_at`
+    (seconds).
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class SimulatedPod:
         self.endpoint = Endpoint(_NAMESPACE, name, address, _PORT, labels)
         self.engine = Engine(plan.limits, plan.cost, clock, listener)
         self.engine.speed = plan.speed
-        self.alive = True
         self.answers = True
         self.fails = False
         self.scraped_at = -inf
@@ -43,10 +42,10 @@ class SimulatedPod:
         self._started_at = 1.0
 
     def scrape(self) -> Event:
-        """Return what a scrape of it gives at this moment."""
+        """Return what a scrape of it finds now."""
         self.scraped_at = self._clock.now
         limits, shown = self._plan.limits, self.engine.published
-        if not self.alive:
+        if not self.engine.up:
             return ScrapeFailed(self.endpoint.id, ScrapeFailure.REFUSED)
         if not self.answers or shown.running > self.on_time:
             return ScrapeFailed(self.endpoint.id, ScrapeFailure.LATE)
@@ -69,7 +68,6 @@ class SimulatedPod:
         """Apply a fault to this pod."""
         match fault.kind:
             case FaultKind.DIE:
-                self.alive = False
                 self.engine.kill()
                 if fault.seconds is not None:
                     self._clock.at(self._clock.now + fault.seconds, self._start)
@@ -95,6 +93,5 @@ class SimulatedPod:
             self._clock.at(self._clock.now + fault.seconds, after)
 
     def _start(self) -> None:
-        self.alive = True
         self._started_at = 1.0 + self._clock.now
         self.engine.start()

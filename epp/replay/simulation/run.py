@@ -1,12 +1,12 @@
 """One run: every call of a trace is sent, routed, computed and answered, in virtual time.
 
-What is simulated is what ships: each picker is the product's own fleet and scheduler. It is told
-what `epp serve` would be told: scrapes, first tokens, streamed tokens, usage. Engines know nothing
-of pickers, and pickers see nothing of engines but that.
+The pickers are real: each is the product's own fleet and scheduler. A picker learns what `epp
+serve` would learn: scrapes, first tokens, streamed tokens, usage. It sees nothing else of engines,
+and engines know nothing of pickers.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isnan, nan
 
@@ -27,13 +27,13 @@ from epp.replay.simulation.outcome import CallOutcome, CallStatus
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.pod import SimulatedPod
 from epp.replay.simulation.visit import Visit, request_of
-from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, tokens_in
+from epp.replay.traffic.calls import InfiniteCache, Run, Trace, tokens_in
 
 _SAMPLE_SECONDS = 1.0
 _MAX_SAMPLES = 1 << 16
 """Samples of a run; if there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
-"""The shortest time between scrapes that no decision waits for, in seconds."""
+"""The shortest time between scrapes without a decision, in seconds."""
 _LULL_SECONDS = 60.0
 """Scrapes are skipped in a pause of the traffic until so long before its end."""
 _REUSE_BLOCK = 64
@@ -44,13 +44,13 @@ _FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context or KV cache"
 _TOO_MUCH = "more tokens are under way than a run bears"
 MAX_TOKENS_UNDER_WAY = 1 << 30
-"""Tokens of prompts that wait for an answer: picker and engine hold some bytes for each."""
+"""The most prompt tokens of unanswered requests: picker and engine hold some bytes for each."""
 
 
 class Simulation:
     """Plays a trace by a plan, once. Observers may schedule calls of their own on `clock`.
 
-    A conversation goes on after a request that was refused or lost as after one that was served.
+    A conversation continues after a refused or lost request as after a served one.
     """
 
     def __init__(self, trace: Trace, plan: RunPlan) -> None:
@@ -84,12 +84,16 @@ class Simulation:
         self._undecided: dict[int, Visit] = {}
         self._prefills: set[Job] = set()  # those of them that only compute a prompt
         self._left = len(trace.calls)
-        self._turns = _turns(trace.calls)
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
         self._infinite = InfiniteCache(_REUSE_BLOCK)
         self._unsent = len(trace.calls)
         self._tokens_under_way = 0
         self._closed = self._deadline = False
+        self._on: Mapping[Progress, Callable[[Visit, Job], None]] = {
+            Progress.FIRST: self._began,
+            Progress.SOME: self._went_on,
+            Progress.LAST: self._ended,
+        }
 
     @property
     def now(self) -> float:
@@ -122,7 +126,7 @@ class Simulation:
         return Oracle(self._trace.calls, {pod.endpoint.id: pod.engine for pod in self.pods})
 
     def _prepare(self) -> None:
-        """Schedule all that is known beforehand."""
+        """Schedule everything that is known in advance."""
         clock, plan = self.clock, self._plan
         for picker in self.pickers:
             for pod in self.pods:
@@ -155,9 +159,9 @@ class Simulation:
         self.clock.routinely_at(self.now + pause, partial(self._scrape, pod))
 
     def _refresh(self) -> None:
-        """Scrape the pods that are due, just before a decision: more often would change nothing.
+        """Scrape the pods that are due, just before a decision: other scrapes would change nothing.
 
-        A report is at most as old as the interval, and newer than it would be by half of that.
+        A report is at most one interval old, and on average half an interval newer than otherwise.
         """
         for pod in self.pods:
             if self.now - pod.scraped_at >= self._interval:
@@ -171,7 +175,7 @@ class Simulation:
     def _sample(self) -> None:
         for place, pod in enumerate(self.pods):
             load = pod.engine.load
-            self._samples.append(PodSample(self.now, place, load.waiting, load.running, load.usage))
+            self._samples.append(PodSample(self.now, place, load.waiting, load.running))
         if len(self._samples) > _MAX_SAMPLES:
             self._sample_seconds *= 2
             pods = len(self.pods)
@@ -200,7 +204,7 @@ class Simulation:
         picker.route(request_of(visit), partial(self._routed, visit))
 
     def _routed(self, visit: Visit, outcome: Outcome) -> None:
-        """Send a call to where it was decided that it goes."""
+        """Send a call to the endpoint that was decided on."""
         call, number, picker = visit.call, visit.number, visit.picker
         del self._undecided[number]
         if isinstance(outcome, RequestError):
@@ -223,11 +227,11 @@ class Simulation:
 
     def _submit(self, visit: Visit, pod: SimulatedPod, job: Job) -> None:
         job.adapter = visit.call.adapter
-        if not pod.alive or pod.fails:
+        if not pod.engine.up or pod.fails:
             # Envoy answers with 503 in its place; the picker polls the pod at once.
             visit.picker.observe(Aborted(visit.request_id, refused=True, failure=Failure.GATEWAY))
             visit.picker.report(pod.scrape())
-            self._over(visit, CallStatus.LOST, reason=_FAILED if pod.alive else _REFUSED)
+            self._over(visit, CallStatus.LOST, reason=_FAILED if pod.engine.up else _REFUSED)
             return
         try:
             pod.engine.submit(job)
@@ -248,7 +252,7 @@ class Simulation:
             del self._visits[job]
             self._over(visit, CallStatus.LOST, job, reason=_DIED)
         elif job not in self._prefills:
-            _PROGRESS[progress](self, visit, job)
+            self._on[progress](visit, job)
         elif progress is Progress.LAST:
             self._prefills.remove(job)
             del self._visits[job]
@@ -284,7 +288,7 @@ class Simulation:
     def _over(
         self, visit: Visit, status: CallStatus, job: Job | None = None, *, reason: str = ""
     ) -> None:
-        """Write down what became of a call, and have its conversation go on."""
+        """Record the outcome of a call, and continue its conversation."""
         self._settle(visit, status, job, reason)
         if visit.decision is not None:
             self._tokens_under_way -= tokens_in(visit.call.prompt)
@@ -306,8 +310,6 @@ class Simulation:
         self.outcomes.append(
             CallOutcome(
                 call=visit.number,
-                session=visit.call.session,
-                turn=self._turns[visit.number],
                 at=visit.at,
                 status=status,
                 endpoint=visit.pod,
@@ -328,7 +330,7 @@ class Simulation:
         )
 
     def _close(self) -> None:
-        """Send nothing any more: those that were not sent are not part of the run."""
+        """Send no more calls: those that were not sent are not part of the run."""
         self._closed = True
         if self._unsent:
             self._left -= self._unsent
@@ -336,18 +338,3 @@ class Simulation:
 
     def _give_up(self) -> None:
         self._deadline = True
-
-
-_PROGRESS: Mapping[Progress, Callable[[Simulation, Visit, Job], None]] = {
-    Progress.FIRST: Simulation._began,  # noqa: SLF001 (the table of this class)
-    Progress.SOME: Simulation._went_on,  # noqa: SLF001
-    Progress.LAST: Simulation._ended,  # noqa: SLF001
-}
-
-
-def _turns(calls: Sequence[Call]) -> list[int]:
-    """Return for each call how many of its conversation come before it."""
-    turns: list[int] = []
-    for call in calls:
-        turns.append(0 if call.after is None else turns[call.after] + 1)
-    return turns

@@ -35,7 +35,7 @@ class Visit(msgspec.Struct, eq=False):
     prefilled: Job | None = None
     """What another engine computed before."""
     left: bool = False
-    """Whether nothing more of the response is observed than its first token."""
+    """Whether only the first token of the response is observed."""
     held: float = 0.0
     """How long it waited in the picker."""
     pod: int = -1
@@ -50,7 +50,7 @@ class Visit(msgspec.Struct, eq=False):
 
 
 def request_of(visit: Visit) -> InferenceRequest:
-    """Return what the picker is asked."""
+    """Return the request that the picker is asked about."""
     call = visit.call
     return InferenceRequest(
         id=visit.request_id,

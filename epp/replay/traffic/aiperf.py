@@ -1,7 +1,7 @@
-"""NVIDIA aiperf's sessions: lines like Mooncake's, of which each is a turn with only what is new.
+"""NVIDIA aiperf's sessions: lines like Mooncake's, each a turn with only its new tokens.
 
-A turn comes `delay` after the response to the one before it; its prompt is all that was said in
-the session, the responses too, and then its own text.
+A turn comes `delay` after the response to the one before it. Its prompt is everything said in the
+session so far, including the responses, and then its own text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ class _Turn(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> float:
-        """When it comes, in seconds; NaN if only its session says that."""
+        """When it comes, in seconds; NaN if that follows from its session."""
         return nan if self.timestamp is None else self.timestamp * _MILLI
 
 
@@ -109,7 +109,7 @@ class _Sessions:
             marks = (*marks, tokens_in(said))
 
     def _text(self, number: int, turn: _Turn) -> Runs:
-        """Return the tokens of what is new; equal hash ids are equal blocks."""
+        """Return the new tokens; equal hash ids are equal blocks."""
         if turn.hash_ids is None:
             return (Run(self._ids(("text", number)), turn.input_length),)
         blocks = [Run(self._ids(("block", each)), BLOCK) for each in turn.hash_ids]

@@ -1,4 +1,4 @@
-"""Limits of traffic: far above what anybody serves, and within what a machine can hold.
+"""Limits of traffic: far above any real traffic, and within what a machine can hold.
 
 A request over a limit is left out and named; traffic that is over one as a whole is refused.
 """
@@ -17,7 +17,7 @@ MAX_TOKENS_IN_ALL = 1 << 36
 
 
 def check_lengths(prompt: int, response: int) -> None:
-    """Raise `ValueError` for lengths in tokens that no request has; a response may have none."""
+    """Raise `ValueError` for impossible lengths in tokens; a response may have none."""
     if prompt < 1 or response < 0:
         raise ValueError("lengths must be positive")
     if max(prompt, response) > MAX_TOKENS:
@@ -25,14 +25,14 @@ def check_lengths(prompt: int, response: int) -> None:
 
 
 def limit_of(max_tokens: int | None) -> int | None:
-    """Return the limit of a response; None for one below 1, as of -1, or beyond any response."""
+    """Return the limit of a response; None for one below 1, such as -1, or beyond any response."""
     if max_tokens is None or not 1 <= max_tokens <= MAX_TOKENS:
         return None
     return max_tokens
 
 
 class Budget:
-    """Counts the calls of one traffic, called `name`, against what they may take together."""
+    """Counts the calls of the traffic `name` against the limits for all of them together."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class Budget:
         self._tokens = MAX_TOKENS_IN_ALL
 
     def __call__(self, call: Call) -> Call:
-        """Count a call and return it. Raises `ConfigError` if it is one too many."""
+        """Count a call and return it. Raises `ConfigError` if it exceeds a limit."""
         self._calls -= 1
         self._pieces -= len(call.prompt) + len(call.response) + len(call.marks)
         self._tokens -= tokens_in(call.prompt) + tokens_in(call.response)
@@ -53,7 +53,7 @@ class Budget:
 def too_much(name: str) -> ConfigError:
     """Return the error of traffic that is over a limit as a whole."""
     return ConfigError(
-        f"it is more than {MAX_REQUESTS:,} requests, {MAX_TOKENS_IN_ALL:,} tokens, or"
+        f"it has more than {MAX_REQUESTS:,} requests, {MAX_TOKENS_IN_ALL:,} tokens, or"
         f" {MAX_PIECES:,} messages in all its prompts: replay a part of it",
         name,
     )

@@ -1,7 +1,7 @@
 """Traffic as data: requests with the tokens of prompt and response, and what each waits for.
 
-Tokens are written as runs of equal ones. Nothing but equality of tokens matters to a cache, so
-that a trace that names blocks makes all tokens of a block equal, and gives other blocks others.
+Tokens are written as runs of equal ones. To a cache, only the equality of tokens matters, so a
+trace that names blocks makes all tokens of a block equal, and different from those of other blocks.
 """
 
 from array import array
@@ -32,8 +32,8 @@ Runs = Sequence[Run]
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request.
 
-    It comes at `at`, or, if that is later, `think` seconds after the response to the call `after`.
-    The next prompt of a conversation repeats the response's tokens if the trace shows that it does.
+    It comes at `at`, or `think` seconds after the response to the call `after`, whichever is later.
+    The next prompt of a conversation repeats the response's tokens if the trace shows it.
     """
 
     at: float
@@ -63,10 +63,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Calls in order of `at`; none comes before the one it is `after`.
 
-    `closed`: a call is sent when its conversation has got so far, however long that takes.
-    Otherwise (open loop) it is sent at its `at`, but never before the response it goes on with.
-    `skipped` bad lines of the source were left out, `reordered` ones were earlier than the line
-    before and have been sorted; `problems` are the first of both as text, with their places.
+    `closed`: a call is sent when its conversation reaches it, however long that takes. Otherwise
+    (open loop) it is sent at its `at`, but never before the response that it continues from.
+    `skipped` bad lines of the source were left out; `reordered` ones were earlier than the line
+    before, and have been sorted. `problems` are the first of both as text, with their places.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenNames:
-    """Gives everything that is named a token id of its own, in order of first use."""
+    """Gives each name a token id of its own, in order of first use."""
 
     def __init__(self) -> None:
         self._ids: dict[Hashable, int] = {}
 
     def __call__(self, name: Hashable) -> int:
-        """Return the id of what is so named."""
+        """Return the id for a name."""
         return self._ids.setdefault(name, len(self._ids))
 
 
@@ -113,7 +113,7 @@ def joined(*parts: Runs) -> Runs:
 
 
 def cut(runs: Runs, start: int, end: int) -> Runs:
-    """Return the tokens from `start` to `end`, less if there are fewer."""
+    """Return the tokens from `start` to `end`, or as many as there are."""
     kept: list[Run] = []
     upto = 0
     for run in runs:
@@ -143,10 +143,10 @@ def block_keys(runs: Runs, size: int, adapter: str = "") -> Sequence[BlockHash]:
 
 
 def _spans(runs: Runs, size: int, adapter: str) -> Iterator[tuple[int, int]]:
-    """Yield the keys of full blocks as the first one of a row of numbers, and how many there are.
+    """Yield the keys of full blocks as rows of consecutive numbers: the first, and how many.
 
-    The blocks that lie within one run of tokens are a row: prompts that have the first one in
-    common have all that both have.
+    The blocks within one run of tokens form a row: prompts that share the first of them share all
+    that both have.
     """
     content: tuple[int, ...] = ()
     key, filled = crc32(adapter.encode()), 0
@@ -176,9 +176,9 @@ class InfiniteCache:
         self._seen: dict[int, int] = {}
 
     def admit(self, call: Call) -> int:
-        """Return how many of its prompt's tokens are cached, all but one at most; cache all of it.
+        """Return how many of its prompt's tokens are cached, at most all but one; then cache all.
 
-        The last token of a prompt is computed in any case, as by an engine.
+        The last token of a prompt is always computed, as by an engine.
         """
         seen, size = self._seen, self._block_tokens
         known, whole = 0, True
@@ -193,9 +193,9 @@ class InfiniteCache:
 
 
 def ordered(calls: Iterable[Call]) -> list[Call]:
-    """Return calls in order of `at`, with the numbers that they refer to as they are then.
+    """Return calls in order of `at`, with the numbers that they refer to adjusted.
 
-    A call is put behind the one it is `after` if it would come before it.
+    A call that would come before the one it is `after` is moved behind that one.
     """
     listed = list(calls)
     times = [call.at for call in listed]
@@ -203,12 +203,10 @@ def ordered(calls: Iterable[Call]) -> list[Call]:
         if call.after is not None and times[number] < times[call.after]:
             times[number] = times[call.after]
     order = sorted(range(len(listed)), key=lambda number: (times[number], number))
-    places = {number: place for place, number in enumerate(order)}
+    places: dict[int | None, int] = {number: place for place, number in enumerate(order)}
     return [
         msgspec.structs.replace(
-            listed[number],
-            at=times[number],
-            after=None if (after := listed[number].after) is None else places[after],
+            listed[number], at=times[number], after=places.get(listed[number].after)
         )
         for number in order
     ]

@@ -1,7 +1,7 @@
-"""More, less or another part of a trace: superposed copies, and minutes of it.
+"""More or less of a trace, or a part of it: superposed copies, and a span of minutes.
 
-A copy asks the same at about the same times, with other private tokens: what many conversations
-share, as a system prompt, stays shared.
+A copy sends the same requests at about the same times, with other private tokens. What many
+conversations share, such as a system prompt, stays shared.
 """
 
 import math
@@ -25,7 +25,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
     """Return as many copies of a trace in one.
 
     If `copies` is a fraction, some conversations are left out of the last copy.
-    In a closed loop the conversations of a copy begin anywhere in the time in which all begin.
+    In a closed loop, the conversations of a copy begin anywhere within the time in which all begin.
     Raises `ConfigError`.
     """
     if not 0 < copies < math.inf:
@@ -63,32 +63,25 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
 
 
 def minutes(trace: Trace, first: float, last: float) -> Trace:
-    """Return what comes from minute `first` to before minute `last`; time counts from `first`.
+    """Return the calls from minute `first` to before minute `last`; time counts from `first`.
 
-    A conversation that has begun before goes on without its beginning. Raises `ConfigError`.
+    A conversation that began earlier continues without its beginning. Raises `ConfigError`.
     """
     start, end = 60 * first, 60 * last
-    within = [number for number, call in enumerate(trace.calls) if start <= call.at < end]
+    within = [each for each in enumerate(trace.calls) if start <= each[1].at < end]
     if not within:
         ends = trace.calls[-1].at / 60 if trace.calls else 0.0
         raise ConfigError(
             f"no request of {trace.name} comes in minutes {first:g}-{last:g}: the last one comes in"
             f" minute {ends:.1f}"
         )
-    places = {number: place for place, number in enumerate(within)}
-    calls = [
-        replace(
-            trace.calls[number],
-            at=trace.calls[number].at - start,
-            after=places.get(-1 if (after := trace.calls[number].after) is None else after),
-        )
-        for number in within
-    ]
+    places: dict[int | None, int] = {number: place for place, (number, _) in enumerate(within)}
+    calls = [replace(call, at=call.at - start, after=places.get(call.after)) for _, call in within]
     return replace(trace, calls=calls)
 
 
 def _shift(trace: Trace) -> Callable[[float, float], float]:
-    """Return what moves the start of a copied conversation, by a number from 0 to 1."""
+    """Return a function that shifts the start of a copied conversation, by a number from 0 to 1."""
     if trace.closed:
         span = max((call.at for call in trace.calls), default=0.0)
         return lambda at, moved: math.fmod(at + moved * span, span) if span else at

@@ -1,9 +1,10 @@
-"""The formats of traffic in files, told by the first lines; what is no such is counted.
+"""The formats of traffic in files, recognised by the first lines; other lines are counted.
 
-This file knows which format has which fields; what they mean is known to each format's module.
+This module knows the fields of each format; the format's own module knows what they mean.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,13 +27,13 @@ from epp.replay.traffic.files.source import UNREADABLE, Problems, Source
 from epp.replay.traffic.recorded import parts
 
 Reader = Callable[[Source, Problems, int], Sequence[Call]]
-"""Reads all calls of a source; the seed is for what is not recorded, as times in their buckets."""
+"""Reads all calls of a source; the seed draws what is not recorded, such as times in a second."""
 
 
 class Format(NamedTuple):
-    """A format: what it is called, what its lines have, and whether a line's fields are such.
+    """A format: its name, what its lines have, and whether a line's fields are of this format.
 
-    `closed`: what is recorded is a closed loop (`Trace`).
+    `closed`: its traces are a closed loop (`Trace`).
     """
 
     name: str
@@ -46,6 +47,8 @@ def _having(name: str, fields: frozenset[str], read: Reader, *, closed: bool = F
     return Format(name, ", ".join(sorted(fields)), fields.issubset, read, closed)
 
 
+_HEAD = 20
+"""Lines by which a format is told."""
 _SHOWN = 2000
 """Characters of an error."""
 _ADVICE = (
@@ -53,6 +56,7 @@ _ADVICE = (
     " to convert other logs"
 )
 _SERVEGEN = frozenset({servegen.FILES})
+_VLLM_LOG = frozenset({vllm_log.MARK.decode().strip()})
 
 _AIPERF = _having("aiperf's sessions", aiperf.FIELDS, aiperf.read)
 
@@ -69,11 +73,11 @@ FORMATS = (
     ),
     _having("guidellm's JSON", load_generators.GUIDELLM_FIELDS, load_generators.read_guidellm),
     _having("ServeGen's clients", _SERVEGEN, servegen.read),
-    _having("vLLM's log", frozenset({vllm_log.MARK.decode().strip()}), vllm_log.read),
+    _having("vLLM's log", _VLLM_LOG, vllm_log.read),
     Format(
         "logs of OpenAI's API",
         "request or body, with messages, prompt or input",
-        openai_logs.is_openai,
+        lambda fields: bool(fields & openai_logs.BODIES),
         openai_logs.read,
     ),
     Format(
@@ -116,7 +120,7 @@ def _format_of(source: Source) -> Format:
     if source.is_folder and any(source.path.glob(servegen.FILES)):
         return next(each for each in FORMATS if each.read is servegen.read)
     problems = Problems()
-    head = source.head(problems)
+    head = list(islice(source.lines(problems), _HEAD))
     if not head:
         nothing = f"{source.path} is empty, or cut off: it holds no request"
         raise ConfigError(f"{nothing}{problems.first}")
@@ -133,8 +137,8 @@ def _format_of(source: Source) -> Format:
                 return each
     formats = "; ".join(f"{each.name} ({each.has})" for each in FORMATS)
     raise ConfigError(
-        f"{source.path} is of no known format: none of its first lines has the fields of"
-        f" one. These are: {formats}{_ADVICE}"
+        f"{source.path} is of no known format: none of its first lines has the fields of one."
+        f" The formats are: {formats}{_ADVICE}"
     )
 
 
@@ -143,7 +147,7 @@ def _fields(text: bytes) -> frozenset[str]:
     if servegen.is_window(text):
         return _SERVEGEN
     if vllm_log.MARK in text and not text.startswith(b"{"):
-        return frozenset({vllm_log.MARK.decode().strip()})
+        return _VLLM_LOG
     try:
         row = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
         if isinstance(row, list):

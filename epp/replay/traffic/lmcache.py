@@ -1,7 +1,7 @@
 """LMCache's agent traces: the full text of every request and response, session by session.
 
-Sessions begin at random moments, at a rate that the traces do not state. Within one, a request
-comes when the response before it is there and the recorded pause is over: a closed loop.
+Sessions begin at random moments, at a rate that the traces do not state. Within a session, a
+request comes after the previous response and the recorded pause: a closed loop.
 """
 
 import random
@@ -82,7 +82,7 @@ def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> Ite
 
 
 def message_ends(text: str, before: str | None, cuts: set[int]) -> set[int]:
-    """Find the ends of messages: before a role, and where an earlier prompt of the session ended.
+    """Find the ends of messages: before a role, and at the end of an earlier prompt of the session.
 
     Roles are not written everywhere. `before` is the prompt before this one, and `cuts` are its
     ends. Offsets are in characters.
@@ -95,7 +95,7 @@ def message_ends(text: str, before: str | None, cuts: set[int]) -> set[int]:
 
 
 def _alike(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common beginning of two texts, in characters."""
     return bisect_left(
         range(1, min(len(one), len(other)) + 1),
         True,  # noqa: FBT003 (what is searched for)

@@ -1,4 +1,4 @@
-"""What load generators save: `vllm bench serve --save-result --save-detailed`, guidellm's JSON.
+"""Results of load generators: `vllm bench serve --save-result --save-detailed`, guidellm's JSON.
 
 Both have times and lengths; requests that failed are left out and counted.
 """
@@ -27,30 +27,31 @@ class _VllmResult(msgspec.Struct):
 
 
 def read_vllm(source: Source, problems: Problems, _: int) -> list[Call]:
-    """Read a result, or several, of which one comes after the other. Raises `ConfigError`."""
+    """Read a result, or several, one after the other. Raises `ConfigError`."""
     return exchanges(source, _vllm(source, problems), problems)
 
 
 def _vllm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
-    for number, result in enumerate(_documents(source)):
+    for number, result in enumerate(_documents(source), 1):
+        where = f"{source.path}, result {number}"
         try:
             run = msgspec.convert(result, _VllmResult)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{source.path}, result {number + 1}: {error}") from error
+            raise ConfigError(f"{where}: {error}") from error
         count = len(run.start_times)
         if not count or len(run.input_lens) != count or len(run.output_lens) != count:
             raise ConfigError(
-                f"{source.path}, result {number + 1}: there are {len(run.input_lens)} input_lens,"
-                f" {len(run.output_lens)} output_lens and {count} start_times; run `vllm bench"
-                " serve` with --save-detailed"
+                f"{where}: there are {len(run.input_lens)} input_lens, {len(run.output_lens)}"
+                f" output_lens and {count} start_times; run `vllm bench serve` with --save-detailed"
             )
-        for request in range(count):
-            place = f"{source.path}, result {number + 1}, request {request + 1}"
+        lengths = zip(run.start_times, run.input_lens, run.output_lens, strict=True)
+        for request, (at, prompt, response) in enumerate(lengths):
+            place = f"{where}, request {request + 1}"
             if request < len(run.errors) and run.errors[request]:
                 problems.skip(place, f"it failed: {run.errors[request].splitlines()[-1]}")
                 continue
-            lengths = run.input_lens[request], run.output_lens[request]
-            yield from _checked(place, (run.start_times[request], *lengths, ""), problems)
+            row = {"at": at, "prompt": prompt, "response": response}
+            yield from _checked(place, row, problems)
 
 
 def read_guidellm(source: Source, problems: Problems, _: int) -> list[Call]:
@@ -71,26 +72,25 @@ def _guidellm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLe
                 yield from _checked(place, _guidellm_request(each), problems)
 
 
-def _guidellm_request(request: Mapping[str, Any]) -> tuple[Any, Any, Any, str]:
+def _guidellm_request(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return time, lengths and conversation, by the names of guidellm's versions."""
     info = _mapping(request.get("info") or request.get("scheduler_info"))
     timings = _mapping(info.get("timings") or info.get("request_timings"))
     metrics = (_mapping(request.get(f"{side}_metrics")) for side in ("input", "output"))
     asked, answered = (each.get("total_tokens", each.get("text_tokens")) for each in metrics)
-    return (
-        request.get("request_start_time", request.get("start_time", timings.get("request_start"))),
-        request.get("prompt_tokens", asked),
-        request.get("output_tokens", answered),
-        info.get("conversation_id") or "",
-    )
+    begun = request.get("start_time", timings.get("request_start"))
+    return {
+        "at": request.get("request_start_time", begun),
+        "prompt": request.get("prompt_tokens", asked),
+        "response": request.get("output_tokens", answered),
+        "session": info.get("conversation_id") or "",
+    }
 
 
 def _checked(
-    place: str, values: tuple[Any, Any, Any, str], problems: Problems
+    place: str, row: Mapping[str, Any], problems: Problems
 ) -> Iterator[tuple[str, TimedLengths]]:
     try:
-        at, prompt, response, session = values
-        row = {"at": at, "prompt": prompt, "response": response, "session": session}
         yield place, msgspec.convert(row, TimedLengths)
     except msgspec.ValidationError as error:
         problems.skip(place, str(error))

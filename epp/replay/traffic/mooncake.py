@@ -1,8 +1,8 @@
 """Mooncake's traces (FAST'25), and Qwen-Bailian's: lengths, and hash ids of blocks of tokens.
 
-The tokens were never published: all of a block are equal. An answer is named by no id. If a
-later prompt goes on with an earlier one, its next blocks are made of the earlier one's answer, as
-they must have been.
+The tokens were never published, so all tokens of a block are equal. Answers have no ids. If a later
+prompt continues an earlier one, the answer to the earlier one is put into its next blocks, where it
+must have been.
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from epp.replay.traffic.bounds import Budget, check_lengths
-from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, cut, joined
+from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, cut, joined, tokens_in
 from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 
 BLOCK = 512
@@ -27,7 +27,7 @@ BAILIAN_FIELDS = FIELDS | {"chat_id", "parent_chat_id"}
 class MooncakeLine(msgspec.Struct, frozen=True):
     """One request; `timestamp` is in milliseconds.
 
-    An answer of no token counts as one: an engine samples it at the end of the prompt.
+    An answer without tokens counts as one token, which an engine samples after the prompt anyway.
     """
 
     timestamp: float
@@ -50,20 +50,20 @@ class MooncakeLine(msgspec.Struct, frozen=True):
 
     @property
     def known_as(self) -> Sequence[int]:
-        """What a later line that goes on with this one names: its last full block.
+        """The id by which a later line continues this one: its last full block.
 
-        A single one is the service's own preamble, which all requests share.
+        A single block is the service's own preamble, which all requests share.
         """
         return self.whole[1:][-1:]
 
     @property
     def goes_on_with(self) -> Iterable[int]:
-        """What the earlier line may be known as, the longest first."""
+        """The ids by which the earlier line may be known, the longest first."""
         return reversed(self.whole[1:])
 
 
 class BailianLine(MooncakeLine, frozen=True):
-    """One request of Qwen-Bailian's; `timestamp` is in seconds. A chat goes on with its parent."""
+    """One request of Qwen-Bailian's; `timestamp` is in seconds. A chat continues its parent."""
 
     chat_id: int
     parent_chat_id: int
@@ -93,7 +93,7 @@ def check_blocks(tokens: int, hash_ids: Sequence[int], block: int) -> None:
 
 
 def _fitting(tokens: int, named: int) -> str:
-    """Return the end of a sentence: the block size that fits this number of ids, if one does."""
+    """Return the end of a sentence: the block size that fits this number of ids, if any."""
     if not named:
         return ""
     least = -(-tokens // named)
@@ -133,7 +133,7 @@ def _times(lines: Sequence[MooncakeLine], ticks: int, seed: int) -> list[float]:
 
 
 class _Blocks:
-    """What is known of the tokens in each block."""
+    """The known tokens of each block."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -146,13 +146,13 @@ class _Blocks:
         return tuple(cut(runs, 0, line.input_length))
 
     def response(self, number: int, line: MooncakeLine) -> Runs:
-        """Return the tokens of an answer, which are not another's."""
+        """Return the tokens of an answer, which no other answer has."""
         return (Run(self._ids(("answer", number)), max(1, line.output_length)),)
 
     def write(self, hash_id: int, runs: Runs) -> None:
-        """Say what a block's first tokens are."""
-        length = sum(run.length for run in runs)
-        self._known[hash_id] = joined(runs, cut(self._block(hash_id), length, self._size))
+        """Set a block's first tokens."""
+        rest = cut(self._block(hash_id), tokens_in(runs), self._size)
+        self._known[hash_id] = joined(runs, rest)
 
     def _block(self, hash_id: int) -> Runs:
         known = self._known.get(hash_id)
@@ -164,7 +164,7 @@ class _Blocks:
 def _calls(
     lines: Sequence[MooncakeLine], times: Sequence[float], block: int, budget: Budget
 ) -> list[Call]:
-    """Find out who goes on with whom, and write the answers into the prompts that follow."""
+    """Find which call continues which, and write the answers into the prompts that follow."""
     blocks, calls = _Blocks(block), list[Call]()
     seen: set[int] = set()
     open_ends: dict[int, int] = {}  # what a prompt is known as: the prompt
@@ -192,7 +192,7 @@ def _calls(
 def _continued(
     line: MooncakeLine, lines: Sequence[MooncakeLine], open_ends: Mapping[int, int]
 ) -> int | None:
-    """Return the longest earlier prompt that this one holds, with room for its answer."""
+    """Return the longest earlier prompt that this one begins with, with room for its answer."""
     for name in line.goes_on_with:
         before = open_ends.get(name)
         if before is not None:

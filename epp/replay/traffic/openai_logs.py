@@ -1,8 +1,7 @@
-"""Logs of OpenAI's API with bodies: a request and its response or usage a line, and batch files.
+"""Logs of OpenAI's API: on each line a request and its response or usage; and batch files.
 
-Conversations are found by what they say: a chat whose first messages are all of an earlier one's
-goes on with it. Text is cut message by message; counted tokens are shared
-out by character.
+Conversations are found by their text: a chat that begins with all messages of an earlier one
+continues it. Text is cut message by message; counted tokens are distributed by character.
 """
 
 import math
@@ -36,7 +35,7 @@ LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _FAILED = 400
 """The least HTTP status of a request that was not served."""
 UNKNOWN_RESPONSE = 256
-"""Tokens of a response of which neither text nor length nor limit is known."""
+"""Tokens of a response whose text, length and limit are all unknown."""
 
 
 class Logged(NamedTuple):
@@ -62,13 +61,8 @@ class Logged(NamedTuple):
     """Who asked."""
 
 
-def is_openai(fields: frozenset[str]) -> bool:
-    """Whether a line has a request's body, or is one."""
-    return bool(fields & BODIES)
-
-
 def read(source: Source, problems: Problems, _: int) -> list[Call]:
-    """Read a log. If no line has a time, as in a batch file, all come at once.
+    """Read a log. If no line has a time, as in a batch file, all requests come at once.
 
     Raises `ConfigError`.
     """
@@ -118,7 +112,7 @@ def _per_character(rows: Sequence[Logged]) -> float:
 
 
 def _fits(row: Logged, per_character: float, problems: Problems) -> bool:
-    """Return whether a request is as long as one may be; note one that is longer."""
+    """Return whether a request is within the bounds; note one that is longer."""
     characters = max(sum(len(text) for _, text in row.messages), len(row.response))
     tokens = characters * per_character + len(row.messages) * (1 + ROLE_TOKENS) + len(row.tokens)
     if tokens > MAX_TOKENS:
@@ -127,7 +121,7 @@ def _fits(row: Logged, per_character: float, problems: Problems) -> bool:
 
 
 class _Sessions:
-    """Finds the earlier request whose messages are the first ones of another."""
+    """Finds the earlier request that another one begins with."""
 
     def __init__(self) -> None:
         self._ids = TokenNames()
@@ -135,7 +129,7 @@ class _Sessions:
         self._of: list[int] = []
 
     def place(self, number: int, row: Logged) -> tuple[int | None, int]:
-        """Return what a request goes on with, and its session."""
+        """Return the request that this one continues, and its session."""
         after, key = None, -1
         for message in row.messages:
             after = self._ends.get(key, after)
@@ -244,7 +238,7 @@ def _answer(value: object) -> Mapping[str, Any]:
 
 
 def _said(response: Mapping[str, Any]) -> str:
-    """Return what a response says: of a chat, a completion, or the responses API."""
+    """Return the text of a response: of a chat, a completion, or the Responses API."""
     for choice in response.get("choices") or ():
         each = _object(choice)
         message = each.get("message") or each.get("delta")
@@ -254,7 +248,7 @@ def _said(response: Mapping[str, Any]) -> str:
 
 
 def _text(content: object) -> str:
-    """Return content as text; parts that are not text as the JSON that they are."""
+    """Return content as text; parts that are not text stay JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -269,7 +263,7 @@ def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:  # noqa: ANN
 
 
 def _object(value: object) -> Mapping[str, Any]:
-    """Return an object, also one that is logged as text; nothing of what is not one."""
+    """Return an object, also one that is logged as text; an empty one for anything else."""
     if isinstance(value, str) and value.startswith("{"):
         value = msgspec.json.decode(value)
     return value if isinstance(value, dict) else {}

@@ -1,9 +1,9 @@
-"""Traffic by name: a file or folder, or a workload, with parameters as `chat:rate=5,cv=2`."""
+"""Traffic by name: a file, a folder or a workload, with parameters as in `chat:rate=5,cv=2`."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -11,13 +11,13 @@ from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.protocol.conversion import convert
 from epp.replay.traffic.bounds import MAX_TOKENS
-from epp.replay.traffic.calls import Call, Trace
+from epp.replay.traffic.calls import Trace
 from epp.replay.traffic.files.packed import is_there
 from epp.replay.traffic.formats import read_file
 from epp.replay.traffic.workloads.agentic import Agents
 from epp.replay.traffic.workloads.arrivals import Arrivals, Count, Rate, arriving
-from epp.replay.traffic.workloads.catalog import CATALOG
-from epp.replay.traffic.workloads.shapes import SHAPES
+from epp.replay.traffic.workloads.catalog import CATALOG, CatalogEntry
+from epp.replay.traffic.workloads.shapes import SHAPES, SharedPrefix
 
 _WITH_PARAMETERS = re.compile(r"(.*?):((?:\w+(?:=.*)?)?)")
 _BENDING = ("to_rate", "cv")
@@ -26,21 +26,10 @@ _ALONE = {"users": ("rate", *_BENDING, "like"), "like": _BENDING}
 _Given = TypeVar("_Given", bound=Arrivals)
 
 
-class NamedWorkload(Protocol):
-    """Conversations by distributions."""
-
-    def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw this many conversations, which all begin at 0 seconds.
-
-        A conversation ends before a prompt would be longer than `longest` tokens.
-        """
-        ...
-
-
 class Parameters(Arrivals, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be said of any workload, with its defaults; see `Arrivals` for the others.
+    """The parameters of any workload, with their defaults; see `Arrivals` for the others.
 
-    Without a `rate` of its own, `like` keeps the file's times.
+    Without a `rate`, `like` keeps the times of its file.
     """
 
     rate: Rate | None = 5.0
@@ -48,7 +37,11 @@ class Parameters(Arrivals, frozen=True, kw_only=True, forbid_unknown_fields=True
     longest: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)] | None = None
 
 
-WORKLOADS: Mapping[str, NamedWorkload] = {**CATALOG, **SHAPES, "inference-day-2026": Agents()}
+WORKLOADS: Mapping[str, CatalogEntry | SharedPrefix | Agents] = {
+    **CATALOG,
+    **SHAPES,
+    "inference-day-2026": Agents(),
+}
 ALIASES = {
     "agents": "inference-day-2026",
     "chat": "interactive-chat",
@@ -65,9 +58,9 @@ ALIASES = {
 def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
     """Return the traffic in a file or folder, or that of a workload.
 
-    After `:` either may have parameters, a file those of `Arrivals`: `trace.jsonl:rate=5,cv=2`.
-    Lines that cannot be used are left out and counted, or raise if reading is `strict`. Raises
-    `ConfigError`, also if nothing is left.
+    Either may have parameters after `:`; a file takes those of `Arrivals`:
+    `trace.jsonl:rate=5,cv=2`. Lines that cannot be used are left out and counted, or raise if
+    reading is `strict`. Raises `ConfigError`, also if nothing is left.
     """
     if is_there(Path(name)):
         return read_file(Path(name), seed=seed, strict=strict)

@@ -1,8 +1,8 @@
-"""ServeGen's clients (alibaba/ServeGen, data/**): how production traffic comes, and how long it is.
+"""ServeGen's clients (alibaba/ServeGen, data/**): arrivals and lengths of production traffic.
 
-Each client is a file chunk-N-trace.csv of windows of ten minutes, by which its requests arrive in
-bursts of its own, and a chunk-N-dataset.json of lengths. They are as fitted to a week: the hour in
-which most requests come is drawn.
+Each client is a file chunk-N-trace.csv of ten-minute windows, with the client's own pattern of
+bursts, and a chunk-N-dataset.json of lengths. Both were fitted to a week, of which the busiest hour
+is drawn.
 """
 
 import math
@@ -34,7 +34,7 @@ _INPUTS, _OUTPUTS = ("input_tokens", "text_tokens"), ("output_tokens",)
 
 
 class _Window(NamedTuple):
-    """Ten minutes of a client: when they begin, calls a second, and how those come."""
+    """Ten minutes of a client: when they begin, calls per second, and the pattern of arrivals."""
 
     start: int
     rate: float
@@ -102,7 +102,7 @@ def _window(line: SourceLine) -> _Window | None:
 
 
 class _Lengths(NamedTuple):
-    """Lengths and their shares, from a time on."""
+    """Lengths and their shares, valid from a time on."""
 
     start: int
     inputs: Mapping[int, float]
@@ -110,7 +110,7 @@ class _Lengths(NamedTuple):
 
 
 def _lengths(path: Path) -> list[_Lengths]:
-    """Read a client's lengths, which lie beside its windows. Raises `ConfigError`."""
+    """Read a client's lengths, whose file is beside that of its windows. Raises `ConfigError`."""
     beside = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
     try:
         data = msgspec.json.decode(Source(beside).document(), type=dict[str, dict[str, str]])
@@ -156,7 +156,7 @@ def _drawn(
 
 
 def _times(window: _Window, draw: random.Random) -> list[float]:
-    """Draw times in a window, as many as its rate makes, with pauses of its pattern."""
+    """Draw the times in a window, as many as its rate says, with pauses of its pattern."""
     expected = window.rate * WINDOW_SECONDS
     count = int(expected) + (draw.random() < expected % 1)
     # One pause more than requests: the last one is up to the end of the window.

@@ -1,7 +1,7 @@
-"""Traces of times and lengths alone: Azure's and BurstGPT's CSV, and lines of JSON with the same.
+"""Traces of only times and lengths: Azure's and BurstGPT's CSV, and lines of JSON with the same.
 
-Nothing is known of what prompts have in common: without a column of sessions, nothing; with one,
-each prompt goes on with all that was said in its session before, as far as it is long enough.
+They do not say what prompts have in common. Without a column of sessions, prompts share nothing;
+with one, each prompt repeats everything said before in its session, as far as its length allows.
 """
 
 import csv
@@ -40,9 +40,9 @@ _MAX_CSV_BYTES = 1 << 16
 
 
 class TimedLengths(msgspec.Struct, frozen=True):
-    """A request by its time in seconds and its lengths in tokens; `session` is "" for its own.
+    """A request: its time in seconds, its lengths in tokens; `session` is "" if it is the only one.
 
-    An answer of no token counts as one: an engine samples it at the end of the prompt.
+    An answer without tokens counts as one token, which an engine samples after the prompt anyway.
     """
 
     at: float
@@ -69,28 +69,26 @@ def exchanges(
     *,
     noted: bool = False,
 ) -> list[Call]:
-    """Make calls of requests with their places; time counts from the first.
+    """Make calls of requests, given with their places; time counts from the first.
 
-    One that comes before the one before it is a problem if that is `noted`. Raises `ConfigError`.
+    A request earlier than the one before it is a problem if `noted`. Raises `ConfigError`.
     """
     rows = in_order(placed, lambda row: row.at, problems, noted=noted)
-    ids, sessions, last = TokenNames(), TokenNames(), dict[str, int]()
+    ids, last = TokenNames(), dict[int, int]()
     calls, budget = list[Call](), Budget(str(source.path))
     for number, row in enumerate(rows):
-        name = row.session or str(number)
-        token = ids((name, bool(row.session)))
-        after = last.get(name) if row.session else None
+        session = ids(row.session or number)
         call = Call(
             at=row.at - rows[0].at,
-            prompt=(Run(token, row.prompt),),
-            response=(Run(token, max(1, row.response)),),
-            session=sessions((name, bool(row.session))),
-            after=after,
+            prompt=(Run(session, row.prompt),),
+            response=(Run(session, max(1, row.response)),),
+            session=session,
+            after=last.get(session),
             marks=(row.prompt,),
             tenant=row.tenant,
         )
         calls.append(budget(call))
-        last[name] = number
+        last[session] = number
     return calls
 
 
@@ -174,7 +172,7 @@ def _first(values: Mapping[str, object], names: Sequence[str], default: object =
 
 
 def _beside(values: Mapping[str, object]) -> Sequence[str]:
-    """Return the names of what belongs to a prompt beside its length."""
+    """Return the names of the fields that belong to a prompt, other than its length."""
     length = next(name for name in PROMPTS if name in values)
     return ANTHROPIC_CACHED if length == "input_tokens" else ()
 

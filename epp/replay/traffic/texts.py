@@ -1,7 +1,7 @@
 """Text as runs of tokens, without a tokenizer: 64 characters of a message are 16 equal tokens.
 
-What is cut at the same characters is equal where the text is. A tokenizer makes about a token of
-four characters of English; if a trace counts tokens, its own ratio is taken.
+Texts are cut at the same characters, so equal text gives equal tokens. A tokenizer makes about one
+token of four characters of English; if a trace counts tokens, its own ratio is used.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ class Texts:
         self._chunks = lru_cache(maxsize=1 << 14)(self._cut)
 
     def message(self, text: str, role: str = "") -> Runs:
-        """Return a message's tokens, those of its role before it; nothing of an empty one."""
+        """Return a message's tokens, preceded by those of its role; nothing for an empty one."""
         header = (Run(self._ids(("role", role)), ROLE_TOKENS),) if role else ()
         return (*header, *self._chunks(text))
 
     def tokens(self, tokens: Sequence[int]) -> Runs:
-        """Return a tokenizer's tokens, 16 from the first on as one run."""
+        """Return a tokenizer's tokens, each 16 of them as one run."""
         groups = (tuple(tokens[at : at + GROUP]) for at in range(0, len(tokens), GROUP))
         return joined(tuple(Run(self._ids(group), len(group)) for group in groups))
 
     def response(self, text: str, tokens: int | None, number: int) -> Runs:
-        """Return the tokens of a response, as many as have been counted.
+        """Return the tokens of a response, as many as were counted.
 
-        Tokens beyond its text, as those of a chain of thought, are no other response's. A response
-        of which nothing is known has one token.
+        Tokens beyond its text, such as a chain of thought, are equal to no other response's. A
+        response about which nothing is known has one token.
         """
         runs = self._chunks(text)
         missing = max(1, tokens or 0) - tokens_in(runs)

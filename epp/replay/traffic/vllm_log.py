@@ -1,7 +1,7 @@
 """vLLM's own log with --enable-log-requests (vllm/entrypoints/serve/utils/request_logger.py).
 
-Since 0.11 prompts are logged at the level DEBUG alone. Without --enable-log-outputs nothing is
-known of a response but its limit. Times are of a second: they are drawn within it.
+Since 0.11, prompts are only logged at the level DEBUG. Without --enable-log-outputs, only the limit
+of a response is known. The log has whole seconds; times are drawn within them.
 """
 
 import ast
@@ -39,7 +39,7 @@ _LEAP_YEAR = 2024
 
 
 class _Seen(msgspec.Struct):
-    """What the log has said of a request so far; the response to a stream comes in pieces."""
+    """What the log has said about a request so far; a streamed response comes in pieces."""
 
     place: str
     at: float
@@ -58,7 +58,7 @@ class _Seen(msgspec.Struct):
 
 
 def read(source: Source, problems: Problems, seed: int) -> list[Call]:
-    """Read a log; lines that speak of no request are not a problem. Raises `ConfigError`."""
+    """Read a log; lines about something other than requests are ignored. Raises `ConfigError`."""
     seen: dict[str, _Seen] = {}
     last = 0.0
     for line in source.lines(problems):
@@ -77,7 +77,7 @@ def read(source: Source, problems: Problems, seed: int) -> list[Call]:
 
 
 def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
-    """Take what a line says; return its time, or the last one if it says nothing."""
+    """Read a line; return its time, or the last known one if it has none."""
     text = line.text.decode(errors="replace")
     if received := _RECEIVED.search(text):
         at = _time(text)
@@ -108,7 +108,7 @@ def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: 
 
 
 def _time(text: str) -> float | None:
-    """Return the time of a line in seconds; a year that it does not have is a leap year."""
+    """Return the time of a line in seconds; if it lacks the year, a leap year is assumed."""
     found = _TIME.search(text)
     if not found:
         return None

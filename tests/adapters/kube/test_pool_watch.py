@@ -1,4 +1,4 @@
-"""A watch of a pool's pods that is cancelled while it ends for another reason."""
+"""Watches of a pool: one that is cancelled while it ends, and one that sees other pools too."""
 
 import asyncio
 
@@ -8,8 +8,10 @@ from epp.adapters.kube.pool_watch import PoolWatch
 from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.pool_state import PoolState
 from tests.adapters.kube.rig import QUICK, pod
-from tests.protocol.kube.objects import pool
-from tests.tasks import Changed
+from tests.kubeapi import faults
+from tests.kubeapi.answers import Answer, of_json
+from tests.protocol.kube.objects import LABELS, pool
+from tests.tasks import Changed, running
 
 TURNS = range(8)
 """Turns of the event loop between the two; ending takes some."""
@@ -34,3 +36,22 @@ async def test_a_watch_that_is_cancelled_as_its_pool_goes_ends(api, connection, 
     ended, running = await asyncio.wait((pods, following), timeout=10)
     assert not running
     assert all(task.cancelled() for task in ended)
+
+
+async def test_other_pools_of_a_server_that_ignores_field_selectors_do_not_count(api, connection):
+    state, changed, selectors = PoolState(ObjectWarnings()), Changed(), []
+
+    def wake():
+        selectors.append(state.selector)
+        changed()
+
+    watch = PoolWatch(connection, "default", state, wake, QUICK)
+    own, other = pool(), pool("other", labels={"app": "other"})
+    listed = {"metadata": {"resourceVersion": "1"}, "items": [own, other]}
+    events = [("ADDED", other), ("MODIFIED", other), ("DELETED", other), ("MODIFIED", own)]
+    lines = b"".join(of_json({"type": kind, "object": each}).body for kind, each in events)
+    for verb, body in (("list", of_json(listed).body), ("watch", lines)):
+        api.fail(faults.answering(Answer(body=body)), verb=verb, resource="inferencepools")
+    async with running(watch.follow_pool("pool", "inference.networking.k8s.io")):
+        await changed.until(lambda: len(selectors) > 1)
+    assert selectors[:2] == [LABELS, LABELS]

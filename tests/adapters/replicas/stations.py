@@ -6,8 +6,7 @@ from collections import Counter
 from epp.adapters.replicas import streams
 from epp.adapters.replicas.redis_server import redis_server
 from epp.adapters.replicas.streams import RedisStreams, prefix_of
-from epp.adapters.replicas.transport import THIS_IS_YOU
-from epp.protocol.replicas.messages import Dropped
+from epp.protocol.replicas.messages import THIS_IS_YOU, Dropped
 from tests import tasks
 from tests.tasks import until
 
@@ -51,13 +50,11 @@ class Station:
 @contextlib.asynccontextmanager
 async def running(*args, **more):
     made = Station(*args, **more)
-    made.streams.open()
     try:
         async with tasks.running(made.streams.run()):
             yield made
     finally:
         await made.streams.stop()
-        made.streams.close()
 
 
 @contextlib.asynccontextmanager

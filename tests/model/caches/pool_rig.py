@@ -1,5 +1,7 @@
 """Pools of equal blocks, and names of blocks that tell their place in a tree of chains."""
 
+from itertools import chain, product
+
 from hypothesis import strategies as st
 
 from tests.native.built import loaded, source_of
@@ -12,6 +14,11 @@ kind = KINDS[0]
 
 def pool_with(capacity, block):
     return kind(capacity, block)
+
+
+def pools_of(blocks, bs=BLOCK):
+    """A pool of each kind, to be asked the same."""
+    return [each(blocks * bs, bs) for each in KINDS]
 
 
 def reference_with(capacity, block):
@@ -58,4 +65,17 @@ def parent_of(name):
     return name // 3 if name > 5 else None
 
 
-paths = st.lists(st.integers(0, 1), max_size=7).map(tuple)
+def paths_of(most, least=0):
+    """Paths of `least` to `most` steps, each length as often: a draw each, a list needs many."""
+    lengths = range(least, most + 1)
+    paths = (list(product((0, 1), repeat=each)) * 2 ** (most - each) for each in lengths)
+    return st.sampled_from(list(chain.from_iterable(paths)))
+
+
+def numbers(count, most):
+    """`count` numbers up to `most`, all in one draw."""
+    drawn = st.binary(min_size=count, max_size=count)
+    return drawn.map(lambda each: [byte % (most + 1) for byte in each])
+
+
+paths = paths_of(7)

@@ -14,6 +14,7 @@ from tests.model.caches.pool_rig import (
     allocate,
     name_of,
     names_of,
+    numbers,
     paths,
     reference_of,
     reference_with,
@@ -63,7 +64,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
             assert lease.tokens + lease.reserved_tokens >= before
             assert grown or self.pool.free < 70
 
-    @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
+    @rule(lease=leases, sizes=numbers(7, 60))
     def correct_sizes(self, lease, sizes):
         if lease is not None:
             before = self.pool.free

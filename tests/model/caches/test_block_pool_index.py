@@ -1,8 +1,7 @@
 """The block pool beside the prefix index, which follows its changes."""
 
-from itertools import product
+from itertools import chain, product
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,13 +13,16 @@ from hypothesis.stateful import (
 )
 
 from epp.model.prefix_index.index import PrefixIndex
-from tests.model.caches.pool_rig import allocate, evicted, names_of, paths, pool_of, stored
+from tests.model.caches.pool_rig import allocate, evicted, names_of, paths, pools_of, stored
 
-pytestmark = pytest.mark.usefixtures("pool_kind")
+WHICH = st.integers(0, 1)
 
 
 class IndexBesidePools(RuleBasedStateMachine):
-    """The index says of any chain what the pools say, holed as they may be."""
+    """The index says of any chain what the pools say, holed as they may be.
+
+    They are two pools, of each kind, each with a slot.
+    """
 
     leases = Bundle("leases")
     CHAINS = tuple(names_of(path) for path in product((0, 1), repeat=7))
@@ -28,52 +30,58 @@ class IndexBesidePools(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.index = PrefixIndex()
-        self.pools = [pool_of(14, 1), pool_of(30, 1)]
-        self.slots = [self.index.open() for _ in self.pools]
+        self.pools = [pools_of(14, 1), pools_of(30, 1)]
+        self.slots = [[self.index.open() for _ in pools] for pools in self.pools]
 
-    @rule(target=leases, which=st.integers(0, 1), path=paths)
+    @rule(target=leases, which=WHICH, path=paths)
     def allocate(self, which, path):
-        pool = self.pools[which]
-        return pool, allocate(pool, len(path), names_of(path), 1)
+        pools = self.pools[which]
+        return pools, [allocate(pool, len(path), names_of(path), 1) for pool in pools]
 
     @rule(entry=leases, revoked=st.booleans())
     def leave(self, entry, revoked):
-        pool, lease = entry
-        if lease is not None and pool in self.pools:
-            (pool.revoke if revoked else pool.release)(lease)
+        pools, leases = entry
+        for pool, lease in zip(pools, leases, strict=True):
+            if lease is not None and pools in self.pools:
+                (pool.revoke if revoked else pool.release)(lease)
 
-    @rule(which=st.integers(0, 1), blocks=st.integers(1, 6))
+    @rule(which=WHICH, blocks=st.integers(1, 6))
     def coarsen(self, which, blocks):
-        self.pools[which].coarsen(blocks)
+        for pool in self.pools[which]:
+            pool.coarsen(blocks)
 
-    @rule(which=st.integers(0, 1), path=paths, first=st.integers(0, 7))
+    @rule(which=WHICH, path=paths, first=st.integers(0, 7))
     def store(self, which, path, first):
-        self.pools[which].store(names_of(path)[first:], [1] * 7)
+        for pool in self.pools[which]:
+            pool.store(names_of(path)[first:], [1] * 7)
 
-    @rule(which=st.integers(0, 1), path=paths, first=st.integers(0, 7))
+    @rule(which=WHICH, path=paths, first=st.integers(0, 7))
     def discard(self, which, path, first):
-        self.pools[which].discard(names_of(path)[first:])
+        for pool in self.pools[which]:
+            pool.discard(names_of(path)[first:])
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=WHICH)
     def restart(self, which):
-        pool, self.pools[which] = self.pools[which], pool_of(14, 1)
-        self.mirror(which, pool)
-        self.index.close(self.slots[which], pool.hashes())
-        self.slots[which] = self.index.open()
+        self.mirror(which)
+        for pool, slot in zip(self.pools[which], self.slots[which], strict=True):
+            self.index.close(slot, pool.hashes())
+        self.pools[which] = pools_of(14, 1)
+        self.slots[which] = [self.index.open() for _ in self.pools[which]]
 
-    def mirror(self, which, pool):
-        slot = self.slots[which]
-        self.index.remove(slot, evicted(pool))
-        self.index.add(slot, stored(pool))
-        self.index.mark(slot, closed=pool.closed)
+    def mirror(self, which):
+        for pool, slot in zip(self.pools[which], self.slots[which], strict=True):
+            self.index.remove(slot, evicted(pool))
+            self.index.add(slot, stored(pool))
+            self.index.mark(slot, closed=pool.closed)
 
     @invariant()
     def they_agree(self):
-        for which, pool in enumerate(self.pools):
-            self.mirror(which, pool)
-        for chain in self.CHAINS:
-            depths = self.index.match(chain)
-            assert [depths[slot] for slot in self.slots] == [p.match(chain) for p in self.pools]
+        for which in range(2):
+            self.mirror(which)
+        pools, slots = (list(chain.from_iterable(each)) for each in (self.pools, self.slots))
+        for names in self.CHAINS:
+            depths = self.index.match(names)
+            assert [depths[slot] for slot in slots] == [pool.match(names) for pool in pools]
 
 
 def test_index_beside_pools():

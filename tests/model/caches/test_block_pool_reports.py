@@ -1,23 +1,11 @@
 """Reports of the engine to the block pool: hashes of output, content, holes."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
 
 from tests.model.caches.pool_rig import (
     BLOCK,
     allocate,
     evicted,
-    names_of,
-    parent_of,
-    paths,
     pool_of,
     stored,
 )
@@ -205,56 +193,3 @@ def test_what_the_engine_reported_may_lack_what_stands_before_it(blocks):
     assert not pool.closed
     pool.release(allocate(pool, 64, [5, 6, 7, 8]))
     assert pool.closed
-
-
-class HolesUnderHearsay(RuleBasedStateMachine):
-    """Whatever the engine says, of whatever blocks: `closed` is not said in vain."""
-
-    leases = Bundle("leases")
-
-    def __init__(self):
-        super().__init__()
-        self.pool = pool_of(12, 1)
-
-    @rule(target=leases, path=paths)
-    def allocate(self, path):
-        lease = allocate(self.pool, len(path), names_of(path), 1)
-        return lease, list(path)
-
-    @rule(entry=leases, steps=st.lists(st.integers(0, 1), max_size=4))
-    def generate(self, entry, steps):
-        lease, path = entry
-        if lease is not None and lease.blocks and not lease.unhashed_blocks:
-            whole = names_of((*path, *steps))
-            if self.pool.grow(lease, len(whole)):
-                named = self.pool.assign_hashes(lease, whole[len(path) :], [1] * len(steps))
-                path += steps[:named]
-
-    @rule(entry=leases, revoked=st.booleans())
-    def leave(self, entry, revoked):
-        if entry[0] is not None:
-            (self.pool.revoke if revoked else self.pool.release)(entry[0])
-
-    @rule(path=paths, first=st.integers(0, 7))
-    def store(self, path, first):
-        names = names_of(path)[first:]
-        self.pool.store(names, [1] * len(names))
-
-    @rule(path=paths, first=st.integers(0, 7), last=st.integers(0, 7))
-    def discard(self, path, first, last):
-        self.pool.discard(names_of(path)[first:last])
-
-    @rule(blocks=st.integers(1, 4))
-    def coarsen(self, blocks):
-        self.pool.coarsen(blocks)
-
-    @invariant()
-    def closed_is_closed(self):
-        held = set(self.pool.hashes())
-        if self.pool.closed:
-            assert all(parent_of(name) in {None, *held} for name in held)
-
-
-def test_holes_under_reports():
-    use = settings(max_examples=300, stateful_step_count=30, deadline=None)
-    run_state_machine_as_test(HolesUnderHearsay, settings=use)

@@ -13,8 +13,7 @@ from epp.model.caches.choice import (
 )
 from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
-from epp.model.caches.sglang import RadixCache
-from epp.model.caches.sglang_eviction import STRATEGIES
+from epp.model.caches.sglang import STRATEGIES, RadixCache
 from epp.model.caches.whole_prompt import WholePromptCache
 
 CLASSES = {

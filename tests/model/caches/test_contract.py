@@ -15,7 +15,8 @@ from hypothesis.stateful import (
 )
 
 from epp.model.caches.choice import MODELS, CacheSpec
-from epp.model.caches.sglang_eviction import STRATEGIES
+from epp.model.caches.sglang import STRATEGIES
+from tests.model.caches.pool_rig import names_of, numbers, paths
 from tests.model.invariants import check_invariants
 
 RADIX = [("sglang", strategy, 0) for strategy in sorted(STRATEGIES)]
@@ -34,20 +35,8 @@ def cache_of(kind, capacity, block=16):
     return spec.build()
 
 
-def name_of(path):
-    """Name a block by all that stands before it, as a chained hash does."""
-    number = 1
-    for step in path:
-        number = number * 3 + step + 1
-    return number
-
-
-def named(path):
-    return [name_of(path[:end]) for end in range(1, len(path) + 1)]
-
-
 def allocate(cache, path, sizes, blank=0, last=True):
-    names = named(path)
+    names = names_of(path)
     lookup = len(names) if last or blank else max(0, len(names) - 1)
     return cache.allocate(names, sizes[: len(names)], blank, lookup)
 
@@ -59,7 +48,7 @@ def test_extreme_sizes_are_no_error(kind, capacity, block):
     for path in [(0,), (0, 1), (1,), (0,)]:
         lease = allocate(cache, path, [block] * 2)
         assert lease is not None
-        assert lease.cached <= cache.match(named(path)) <= len(path)
+        assert lease.cached <= cache.match(names_of(path)) <= len(path)
         free = cache.free
         assert cache.grow(lease, block * len(path)), "the space is allocated"
         assert cache.free == free
@@ -76,7 +65,7 @@ def test_a_prompt_larger_than_the_cache_is_given_an_empty_lease(kind):
     assert (lease.cached, lease.tokens, lease.reserved_tokens) == (0, 0, 0)
     assert cache.grow(lease, 1000)
     cache.correct_sizes(lease, [16] * 4)
-    assert cache.assign_hashes(lease, named((0,)), [16]) == 0
+    assert cache.assign_hashes(lease, names_of((0,)), [16]) == 0
     cache.release(lease)
     cache.revoke(lease)
     assert (cache.free, list(cache.hashes())) == (64, [])
@@ -87,7 +76,7 @@ def test_a_cache_of_nothing_is_no_error(kind):
     cache = cache_of(kind, 0)
     lease = allocate(cache, (0,), [16])
     cache.release(lease)
-    cache.store(named((0, 1)), [16] * 2)
+    cache.store(names_of((0, 1)), [16] * 2)
     assert len(cache) == len(cache.hashes())
 
 
@@ -101,7 +90,7 @@ def test_what_is_released_or_revoked_twice_is_given_back_once(kind):
     cache.release(lease)
     cache.revoke(lease)
     assert cache.free == free
-    assert cache.match(named((0, 1))) == 2
+    assert cache.match(names_of((0, 1))) == 2
     cache.release(other)
     assert cache.free == cache.capacity
 
@@ -113,7 +102,7 @@ def test_what_requests_left_is_free_but_not_blank(kind):
     assert (cache.free, cache.blank) == (112, 112)
     cache.release(lease)
     assert (cache.free, cache.blank) == (160, 112)
-    cache.discard(named((0, 1, 0))[2:])
+    cache.discard(names_of((0, 1, 0))[2:])
     assert cache.free == 160
     cache.resize(32)
     assert (cache.free, cache.blank >= 0) == (32, True)
@@ -124,7 +113,7 @@ def test_no_more_is_found_than_may_be_looked_up(kind):
     cache = cache_of(kind, 6400)
     cache.release(allocate(cache, (0, 1, 0, 1) * 2, [16] * 8))
     assert allocate(cache, (0, 1, 0, 1) * 2, [16] * 8).cached == 8
-    lease = cache.allocate(named((0, 1, 0, 1) * 2), [16] * 8, 0, 3)
+    lease = cache.allocate(names_of((0, 1, 0, 1) * 2), [16] * 8, 0, 3)
     assert lease.cached == 3
 
 
@@ -136,7 +125,7 @@ def test_generated_blocks_are_found_by_the_next_turn(kind):
     assert cache.grow(lease, 3 * 16 + 5)
     assert cache.grow(lease, 5 * 16 + 2)
     cache.release(lease)
-    assert cache.assign_hashes(lease, named(prompt + output)[3:], [16] * 2) == 2
+    assert cache.assign_hashes(lease, names_of(prompt + output)[3:], [16] * 2) == 2
     assert allocate(cache, (*prompt, *output, 1), [16] * 6).cached == 5
 
 
@@ -195,7 +184,7 @@ def test_correcting_sizes_moves_tokens_between_blocks_and_space(kind):
     cache.correct_sizes(lease, [15, 15])
     assert (cache.free, cache.grow(lease, 48)) == (160 - 48, True)
     cache.release(lease)
-    assert (cache.free, cache.match(named((0, 1)))) == (160, 2)
+    assert (cache.free, cache.match(names_of((0, 1)))) == (160, 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,7 +200,7 @@ def test_for_want_of_memory_what_would_be_evicted_next_goes_and_what_is_in_use_s
     assert len(cache) == len(cache.hashes())
     cache.coarsen(1000)
     if kind[0] not in BOOKLESS:
-        assert cache.match(named((0, 1))) == 2
+        assert cache.match(names_of((0, 1))) == 2
         cache.release(used)
         assert cache.free == cache.capacity
     assert len(cache) <= 2
@@ -223,13 +212,13 @@ def test_the_block_size_that_an_engine_says_late_goes_for_what_comes(kind):
     cache.release(allocate(cache, (0,) * 4, [16] * 4))
     cache.block = 64
     cache.resize(640)
-    assert cache.match(named((0,) * 4)) == 4
+    assert cache.match(names_of((0,) * 4)) == 4
     if kind[0] in BOOKLESS:
         return
     lease = allocate(cache, (1,), [64])
     assert cache.grow(lease, 65)
     cache.release(lease)
-    rest = cache.assign_hashes(lease, named((1, 1))[1:], [64])
+    rest = cache.assign_hashes(lease, names_of((1, 1))[1:], [64])
     assert (rest, cache.free) == (0, cache.capacity)
     assert cache.block == 64
 
@@ -240,9 +229,9 @@ def test_the_tier_in_host_memory_is_there_where_it_was_asked_for(kind):
     if not kind[2] or kind[0] in BOOKLESS:
         assert cache.offload_tier is None
         return
-    cache.offload_tier.store(named((0, 1)), [16] * 2)
-    assert cache.match(named((0, 1))) == 2
-    cache.offload_tier.discard(named((0, 1)))
+    cache.offload_tier.store(names_of((0, 1)), [16] * 2)
+    assert cache.match(names_of((0, 1))) == 2
+    cache.offload_tier.discard(names_of((0, 1)))
     assert list(cache.hashes()) == []
 
 
@@ -251,7 +240,6 @@ class Laws(RuleBasedStateMachine):
 
     leases = Bundle("leases")
     SIZES = (3, 5, 8, 13, 21, 34, 55)
-    paths = st.lists(st.integers(0, 1), max_size=7).map(tuple)
 
     kind = KINDS[0]
 
@@ -269,10 +257,10 @@ class Laws(RuleBasedStateMachine):
 
     @rule(target=leases, path=paths, blank=st.integers(0, 20))
     def allocate(self, path, blank):
-        before = self.cache.free, set(self.cache.hashes()), self.cache.match(named(path))
+        before = self.cache.free, set(self.cache.hashes()), self.cache.match(names_of(path))
         lease = allocate(self.cache, path, self.SIZES, blank)
         if lease is None:
-            now = self.cache.free, set(self.cache.hashes()), self.cache.match(named(path))
+            now = self.cache.free, set(self.cache.hashes()), self.cache.match(names_of(path))
             assert now == before
             return multiple()
         assert lease.cached in {before[2], 0}
@@ -287,7 +275,7 @@ class Laws(RuleBasedStateMachine):
         grown = self.cache.grow(lease, tokens)
         assert grown or self.cache.free == free
 
-    @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
+    @rule(lease=leases, sizes=numbers(7, 60))
     def correct_sizes(self, lease, sizes):
         free = self.cache.free
         self.cache.correct_sizes(lease, sizes[: len(self.paths_of.get(lease, ()))])
@@ -298,7 +286,7 @@ class Laws(RuleBasedStateMachine):
         path = self.paths_of.get(lease)
         if path is None:
             return
-        names = named(path + more)[len(path) :]
+        names = names_of(path + more)[len(path) :]
         count = self.cache.assign_hashes(lease, names, self.SIZES)
         assert 0 <= count <= len(names)
         self.paths_of[lease] = path + more[:count]
@@ -313,11 +301,11 @@ class Laws(RuleBasedStateMachine):
 
     @rule(path=paths, start=st.integers(0, 6))
     def store(self, path, start):
-        self.cache.store(named(path)[start:], self.SIZES)
+        self.cache.store(names_of(path)[start:], self.SIZES)
 
     @rule(path=paths, start=st.integers(0, 6))
     def discard(self, path, start):
-        self.cache.discard(named(path)[start:])
+        self.cache.discard(names_of(path)[start:])
 
     @rule(capacity=st.integers(0, 300))
     def resize(self, capacity):
@@ -357,7 +345,7 @@ class Laws(RuleBasedStateMachine):
         """Of two tiers, the first and what the second adds to it: they do not take turns."""
         found = set(self.cache.hashes())
         for path in [(0, 0, 0), (0, 1, 0, 1), (1, 1)]:
-            names = named(path)
+            names = names_of(path)
             prefix = next((at for at, name in enumerate(names) if name not in found), len(names))
             matched = self.cache.match(names)
             assert matched == prefix or (self.kind[2] and matched < prefix)
@@ -377,7 +365,7 @@ class Laws(RuleBasedStateMachine):
     def what_requests_found_or_brought_stays(self):
         if self.honest:
             for path in self.prompts.values():
-                assert self.cache.match(named(path)) == len(path)
+                assert self.cache.match(names_of(path)) == len(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,6 +49,10 @@ class Followed:
             self.mirror.apply(change, self.pool)
         return self
 
+    @property
+    def blocks(self):
+        return self.mirror._blocks
+
     def chain(self, tokens, model="", salt=""):
         return self.hasher.chain(Prompt(packed(tokens), exact=True), model, salt).hashes
 
@@ -66,8 +70,8 @@ def test_a_prompt_is_found_that_the_engine_stored_bit_by_bit():
     assert followed.cached(PROMPT) == 4
     followed.apply(*(stored([n + 1], PROMPT[n * BLOCK : (n + 1) * BLOCK], n) for n in range(4, 10)))
     assert followed.cached(PROMPT) == 10
-    assert len(followed.mirror) == 10
-    assert sorted(followed.mirror.hashes()) == sorted(followed.pool.hashes())
+    assert len(followed.blocks) == 10
+    assert sorted(followed.blocks.hashes()) == sorted(followed.pool.hashes())
 
 
 def test_what_branches_off_continues_its_parent():
@@ -88,11 +92,11 @@ def test_blocks_of_both_sides_may_differ_in_size(size):
         one_by_one.apply(stored([name], tokens, name - 1 or None, size))
     expected = len(names) * size // BLOCK
     assert at_once.cached(PROMPT) == one_by_one.cached(PROMPT) == expected
-    assert sorted(at_once.mirror.hashes()) == sorted(at_once.pool.hashes())
+    assert sorted(at_once.blocks.hashes()) == sorted(at_once.pool.hashes())
     at_once.apply(removed(names[-1]))
     assert at_once.cached(PROMPT) == (len(names) - 1) * size // BLOCK
     at_once.apply(removed(*names))
-    assert (list(at_once.pool.hashes()), len(at_once.mirror)) == ([], 0)
+    assert (list(at_once.pool.hashes()), len(at_once.blocks)) == ([], 0)
     assert at_once.mirror.counts.unknown == 1
 
 
@@ -165,7 +169,7 @@ def test_a_hit_needs_every_full_group():
     followed.apply(stored([2], tokens[BLOCK:], 1, group=0))
     assert followed.cached(PROMPT) == 2
     followed.apply(removed(2, 1, group=1), removed(2, 1, group=0))
-    assert (followed.cached(PROMPT), len(followed.mirror)) == (0, 0)
+    assert (followed.cached(PROMPT), len(followed.blocks)) == (0, 0)
 
 
 def test_the_tier_below_is_filled_by_what_is_moved_there():
@@ -212,7 +216,7 @@ def test_what_is_cleared_is_gone(reason):
     predicted = followed.chain(range(BLOCK))
     followed.pool.store(predicted, [BLOCK])
     followed.apply(BlocksCleared(reason))
-    assert (followed.cached(PROMPT), len(followed.mirror)) == (0, 0)
+    assert (followed.cached(PROMPT), len(followed.blocks)) == (0, 0)
     # After a gap, what is believed for other reasons may well be true.
     assert followed.pool.match(predicted) == (reason is Cleared.GAP)
     followed.apply(stored([2], PROMPT[BLOCK : 2 * BLOCK], 1))
@@ -234,17 +238,17 @@ def test_few_blocks_are_dropped_at_a_time_where_their_size_grows():
     for number, name in enumerate(range(small, small + 2_000), start=1):
         followed.apply(stored([name], [7] * 4096, size=4096))
         assert followed.mirror.counts.dropped <= 16 * number
-    assert len(followed.mirror) <= 128  # compiled, two in each of its 64 shards
+    assert len(followed.blocks) <= 128  # compiled, two in each of its 64 shards
 
 
 def test_the_oldest_blocks_are_dropped_beyond_the_limit():
     followed = Followed(most_blocks=64)
     for number in range(1000):
         followed.apply(stored([number + 1], [number] * BLOCK))
-        assert len(followed.mirror) <= 64
-    assert sorted(followed.mirror.hashes()) == sorted(followed.pool.hashes())
+        assert len(followed.blocks) <= 64
+    assert sorted(followed.blocks.hashes()) == sorted(followed.pool.hashes())
     assert followed.cached([999] * BLOCK) == 1
-    assert followed.mirror.counts.dropped + len(followed.mirror) == 1000
+    assert followed.mirror.counts.dropped + len(followed.blocks) == 1000
 
 
 def test_a_block_takes_bounded_memory():
@@ -343,7 +347,7 @@ def test_the_pool_holds_what_the_engine_holds(sizes, steps):
         purged(followed)
         assert followed.mirror.counts.lost == lost
         assert set(followed.pool.hashes()) == engine.expected(followed)
-        assert len(followed.mirror) == len(+engine.copies)
+        assert len(followed.blocks) == len(+engine.copies)
 
 
 @pytest.mark.parametrize("groups", [1, 4, 1_000])
@@ -366,7 +370,7 @@ def test_groups_beyond_those_of_any_model_are_not_followed():
     followed = Followed(*(stored([name], PROMPT[:BLOCK], group=name) for name in range(1_000)))
     assert followed.mirror.counts.stored < 100 < followed.mirror.counts.skipped
     followed.apply(*(removed(name, group=name) for name in range(1_000)))
-    assert len(followed.mirror) == 0
+    assert len(followed.blocks) == 0
     assert followed.cached(PROMPT) == 0
 
 
@@ -398,7 +402,7 @@ def purged(followed):
 @pytest.mark.parametrize("reason", list(Cleared))
 def test_what_is_cleared_leaves_a_part_at_a_time(reason):
     followed = spacious(many(), BlocksCleared(reason))
-    assert len(followed.mirror) == 0
+    assert len(followed.blocks) == 0
     steps = purged(followed)
     assert steps[-1] == 0
     assert max(before - after for before, after in pairwise([MANY, *steps])) < 6_000
@@ -433,7 +437,7 @@ def test_changes_take_out_what_leaves():
 def test_a_mirror_that_ends_leaves_the_cache_as_it_is():
     followed = spacious(many())
     followed.mirror.forget()
-    assert len(followed.mirror) == 0
+    assert len(followed.blocks) == 0
     steps = purged(followed)
     assert len(steps) > 4
     assert set(steps) == {MANY}
@@ -467,15 +471,15 @@ def test_no_more_is_followed_than_the_cache_has_room_for():
     followed.mirror.room = 10_000 * BLOCK
     for first in range(0, 100_000, 100):
         followed.apply(many(first, 100))
-    assert 15_000 < len(followed.mirror) <= 20_000
-    assert followed.mirror.counts.dropped + len(followed.mirror) == 100_000
+    assert 15_000 < len(followed.blocks) <= 20_000
+    assert followed.mirror.counts.dropped + len(followed.blocks) == 100_000
 
 
 def test_names_that_share_a_shard_are_bounded_too():
     followed = Followed(most_blocks=6_400)
     for first in range(0, 4_000_000, 64 * 100):
         followed.apply(stored(range(first, first + 64 * 100, 64), [0] * 100 * BLOCK))
-    assert len(followed.mirror) <= 6_400
+    assert len(followed.blocks) <= 6_400
 
 
 def test_blocks_of_an_engine_are_bounded_by_their_tokens():
@@ -484,5 +488,5 @@ def test_blocks_of_an_engine_are_bounded_by_their_tokens():
     tokens = 20_000
     for name in range(300):
         followed.apply(stored([name], [name] * tokens, size=tokens))
-    assert len(followed.mirror) <= 64
+    assert len(followed.blocks) <= 64
     assert followed.cached([299] * tokens) > 0

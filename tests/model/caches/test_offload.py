@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.offload import OffloadedCache
 from tests.model.caches.lru_oracles import OffloadOracle
+from tests.model.caches.pool_rig import paths_of
 from tests.model.invariants import check_invariants
 
 BLOCK = 16
@@ -159,7 +160,7 @@ class TiersBesideOracle(RuleBasedStateMachine):
     """The first tier is asked what it holds; what the second holds is counted apart."""
 
     requests = Bundle("requests")
-    paths = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(tuple)
+    paths = paths_of(5, 1)
 
     @initialize(blocks=st.integers(3, 12), chunks=st.integers(0, 16))
     def create(self, blocks, chunks):

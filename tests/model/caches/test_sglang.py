@@ -3,8 +3,7 @@
 import pytest
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.sglang import RadixCache
-from epp.model.caches.sglang_eviction import STRATEGIES
+from epp.model.caches.sglang import STRATEGIES, RadixCache
 from tests.model.caches.radix_oracle import KEYS
 from tests.model.invariants import check_invariants
 

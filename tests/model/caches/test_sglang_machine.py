@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 )
 
 from epp.model.caches.sglang import RadixCache
+from tests.model.caches.pool_rig import paths_of
 from tests.model.caches.radix_oracle import KEYS, RadixOracle
 
 
@@ -30,7 +31,7 @@ class RadixBesideOracle(RuleBasedStateMachine):
 
     requests = Bundle("requests")
     histories = Bundle("histories")
-    tokens = st.lists(st.integers(0, 1), max_size=6)
+    tokens = paths_of(6)
 
     @initialize(
         target=histories,

@@ -24,7 +24,7 @@ def test_the_engine_that_answered_last_with_an_id_has_it():
     stored.store("resp_2", THERE, 1.0)
     assert (stored.engine_of("resp_1", 2.0), stored.engine_of("resp_2", 2.0)) == (HERE, THERE)
     stored.store("resp_1", THERE, 3.0)
-    assert (stored.engine_of("resp_1", 3.0), len(stored)) == (THERE, 2)
+    assert (stored.engine_of("resp_1", 3.0), len(stored.state())) == (THERE, 2)
 
 
 def test_no_id_is_nobodys():
@@ -39,14 +39,14 @@ def test_a_response_is_forgotten_after_a_day():
     assert stored.engine_of("old", 100.0 + KEPT_SECONDS - 1) == HERE
     assert stored.engine_of("old", 100.0 + KEPT_SECONDS) is None
     stored.store("new", HERE, 100.0 + KEPT_SECONDS)
-    assert len(stored) == 1
+    assert len(stored.state()) == 1
 
 
 def test_the_oldest_goes_for_a_new_one():
     stored = StoredResponses(HASHER.response_key)
     for number in range(MOST + 1):
         stored.store(str(number), HERE, 0.0)
-    assert len(stored) == MOST
+    assert len(stored.state()) == MOST
     assert (stored.engine_of("0", 0.0), stored.engine_of("1", 0.0)) == (None, HERE)
 
 
@@ -107,7 +107,7 @@ class Storing(RuleBasedStateMachine):
         kept = {name: engine for name, engine, at in self.told[-5:] if self.now - at < KEPT_SECONDS}
         known = {name: self.stored.engine_of(name, self.now) for name in "abcdefgh"}
         assert known == {name: kept.get(name) for name in "abcdefgh"}
-        assert len(self.stored) <= 5
+        assert len(self.stored.state()) <= 5
 
 
 TestStoring = Storing.TestCase

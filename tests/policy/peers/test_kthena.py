@@ -12,9 +12,8 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.peers.kthena import KthenaLeastLatencyScorer, KthenaLeastRequestScorer
 from tests.model.rig import Rig
-from tests.policy.context import Context
 from tests.policy.peers.desk import BLOCK, Desk, tokens
-from tests.policy.started import kept
+from tests.policy.started import Context, kept
 from tests.strategies import candidate, endpoint, request
 
 PREFIX = "kthena-prefix-cache-scorer"

@@ -9,8 +9,7 @@ from epp.model.request_events import Finished, FirstToken
 from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.peers.preble import PrebleE2Scorer
 from tests.model.rig import Rig
-from tests.policy.context import Context
-from tests.policy.started import Told, started
+from tests.policy.started import Context, Told, started
 from tests.strategies import candidate, endpoint, request
 
 SENT = {"a": 4, "b": 1}

@@ -104,7 +104,7 @@ def test_a_prompt_that_begins_the_same_has_the_same_key():
 def test_the_key_is_the_last_block_within_the_first_tokens(ends, size, exact, key):
     hashes = [BlockHash(number) for number in range(1, len(ends) + 1)]
     chain = Chain(hashes, ends, size, len(hashes), exact=exact, rest_digest=99)
-    assert prefix_key(chain, 256) == key
+    assert prefix_key([chain], 256) == key
 
 
 @pytest.mark.parametrize(

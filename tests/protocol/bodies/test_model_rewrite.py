@@ -18,7 +18,7 @@ from epp.protocol.bodies.model_rewrite import (
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("model"), inner),
-    max_leaves=20,
+    max_leaves=5,
 )
 
 

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from epp.label_selector import LabelSelector
 from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.kube.object_warnings import ObjectWarnings
+from epp.protocol.kube.objects import PoolRef
 from epp.protocol.kube.resources import OBJECTIVE_VERSIONS
-from epp.protocol.kube.routing_state import PoolName, RoutingState
+from epp.protocol.kube.routing_state import RoutingState
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable, WeightedTargets
 from tests.protocol.kube.objects import objective, objective_v1, read, rewrite
 
-POOL = PoolName("pool", "inference.networking.k8s.io")
+POOL = PoolRef("pool", "inference.networking.k8s.io")
 V1, NEW, OLD = OBJECTIVE_VERSIONS
 
 

@@ -72,6 +72,11 @@ def test_a_malformed_event_breaks_the_stream(broken):
         ObjectDecoder(KubePod).event(broken)
 
 
+def test_an_error_event_that_cannot_be_read_says_why():
+    with pytest.raises(StreamBroken, match="Expected `int`"):
+        ObjectDecoder(KubePod).event(b'{"type":"ERROR","object":{"code":"gone"}}')
+
+
 def test_an_ill_typed_object_is_skipped():
     strange = objective("a", "high")
     reader = ObjectDecoder(InferenceObjective)

@@ -16,6 +16,7 @@ from epp.protocol.kvevents.arrays import MAX_NUMBERS, NotAnArray, read_uint32s
 from epp.protocol.kvevents.batches import (
     MAX_BLOCKS,
     MAX_EVENTS,
+    MAX_PAYLOAD_BYTES,
     UnreadableBatch,
     rank_of,
     time_of,
@@ -286,11 +287,12 @@ def test_a_payload_that_is_no_batch_is_unreadable(body):
 
 
 def test_a_batch_that_is_too_large():
-    body = payload(stored(range(10)))
-    assert isinstance(read_batch(body, most_bytes=len(body)), WholeBatch)
-    refused = read_batch(body, most_bytes=len(body) - 1)
+    size = len(payload({"type": "x" * 100_000})) - 100_000
+    fits = payload({"type": "x" * (MAX_PAYLOAD_BYTES - size)})
+    assert isinstance(read_batch(fits), WholeBatch)
+    refused = read_batch(payload({"type": "x" * (MAX_PAYLOAD_BYTES - size + 1)}))
     assert isinstance(refused, UnreadableBatch)
-    assert str(len(body)) in refused.reason
+    assert str(MAX_PAYLOAD_BYTES + 1) in refused.reason
 
 
 def test_a_batch_of_too_many_events_is_refused_before_they_are_read():

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from epp.model.kv_changes import BlocksStored
+from epp.protocol.kvevents import published_messages
 from epp.protocol.kvevents.feed import FeedSettings
 from epp.protocol.kvevents.notices import Anomaly, CacheChanges, ReplayRequest, StreamLost
 from tests.kvpublisher import END, Publisher, frames, payload, stored
@@ -125,12 +126,13 @@ def test_a_lost_publisher_starts_from_nothing():
     assert heard.replay(publisher).held == publisher.cache
 
 
-@pytest.mark.parametrize("limit", [{"most_waiting": 3}, {"most_waiting_bytes": 400}])
-def test_the_backlog_is_bounded(limit):
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_WAITING", 3), ("_MOST_WAITING_BYTES", 400)])
+def test_the_backlog_is_bounded(monkeypatch, limit, most):
+    monkeypatch.setattr(published_messages, limit, most)
     publisher = Publisher()
-    heard = Listener(FeedSettings(replay=True, **limit)).connect()
+    heard = Listener(REPLAYING).connect()
     heard.receive(*batches(publisher, *range(50)))
-    assert heard.feed.queued <= 4
+    assert len(heard.feed._backlog) <= 4
     assert "backlog" in {odd.kind for odd in heard.of(Anomaly)}
     assert heard.replay(publisher).held <= publisher.cache
     assert not heard.complete

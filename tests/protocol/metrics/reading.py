@@ -19,7 +19,6 @@ PREVIOUS = Load(
     spread=1.5,
     caching=False,
     match_unit=98,
-    sliding_window=99,
     offload_tokens=100,
     cache_queries=101,
     cache_hits=102,

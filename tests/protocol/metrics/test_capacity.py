@@ -130,10 +130,9 @@ def test_where_every_layer_keeps_every_token_capacity_is_exact(tokens, size, spa
 )
 def test_a_hybrid_models_capacity_is_a_bound(taken, capacity):
     labels = longest(taken, tokens=8192, blocks=5001)
-    load = read(config(sliding_window=1024, **labels)).load
+    load = read(config(**labels)).load
     assert load.spread != 1.0
     assert load.capacity_tokens == capacity
-    assert load.sliding_window == 1024
 
 
 def test_pools_of_one_server_that_differ_a_little_are_no_hybrid():

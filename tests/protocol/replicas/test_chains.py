@@ -15,7 +15,11 @@ from epp.protocol.replicas.chains import (
     KnownChains,
     UnknownChain,
     read_prompt,
+    read_sizes,
+    read_words,
     write_prompt,
+    written_sizes,
+    written_words,
 )
 from epp.protocol.replicas.facts import PromptFact
 from tests.strategies import SECRET, text
@@ -73,6 +77,14 @@ def test_every_prompt_arrives_as_it_was_whatever_is_known(every):
         for _ in range(2):
             fact = carried(write_prompt(chain, offsets_of(chain), ours))
             assert plain(*read_prompt(fact, theirs)) == plain(chain, offsets_of(chain))
+
+
+@given(st.lists(st.integers(0, (1 << 32) - 1)))
+def test_numbers_are_written_little_endian_on_each_host(numbers):
+    for write, read, size in (written_words, read_words, 8), (written_sizes, read_sizes, 4):
+        written = b"".join(each.to_bytes(size, "little") for each in numbers)
+        assert write(numbers) == write(array("Q", numbers)) == written
+        assert read(written).tolist() == numbers
 
 
 @pytest.mark.parametrize("exact", [False, True])

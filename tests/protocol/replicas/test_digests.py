@@ -23,6 +23,13 @@ from tests.strategies import endpoint
 blocks = st.lists(st.integers(0, (1 << 64) - 1), max_size=60, unique=True)
 
 
+@given(blocks)
+def test_a_digest_has_sums_that_are_little_endian_on_each_host(hashes):
+    low = [sum(each % (1 << 32) for each in hashes if each >> 54 == at) for at in range(BUCKETS)]
+    told = b"".join((each % (1 << 32)).to_bytes(4, "little") for each in low)
+    assert digest(hashes) == told
+
+
 @given(blocks, st.randoms(use_true_random=False))
 def test_order_does_not_matter(hashes, chance):
     shuffled = list(hashes)

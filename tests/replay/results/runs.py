@@ -22,8 +22,6 @@ POLICIES = {
 def outcome(**values):
     plain: dict[str, Any] = {
         "call": 0,
-        "session": 0,
-        "turn": 0,
         "at": 0.0,
         "status": CallStatus.SERVED,
         "endpoint": 0,
@@ -110,7 +108,7 @@ def played(policy, seed, *, pods=8, load=1.0, requests=3000, **more):
         pods=pods,
         endpoints=pods,
         samples=[
-            PodSample(float(at), pod, 0, sum(a <= at < b for a, b in work[pod]), 0.5)
+            PodSample(float(at), pod, 0, sum(a <= at < b for a, b in work[pod]))
             for at in range(0, int(seconds), 10)
             for pod in range(pods)
         ],

@@ -366,9 +366,9 @@ def test_traffic_as_a_whole_has_bounds(monkeypatch, tmp_path):
         with monkeypatch.context() as patched:
             patched.setattr(bounds, name, most)
             assert "replay a part of it" in calls_or_words(file)
-            with pytest.raises(ConfigError, match="6 copies of some: it is more than"):
+            with pytest.raises(ConfigError, match="6 copies of some: it has more than"):
                 superposed(Trace(name="some", calls=[call]), 6, seed=0)
-            with pytest.raises(ConfigError, match="the workload: it is more than"):
+            with pytest.raises(ConfigError, match="the workload: it has more than"):
                 read("llm-d-a:sessions=2")
     read_traffic(Traffic(source=str(file)))
 

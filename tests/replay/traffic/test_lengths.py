@@ -71,6 +71,13 @@ def test_a_column_of_sessions_makes_conversations(tmp_path):
     assert other.session != later.session == first.session
 
 
+def test_a_session_may_be_called_as_the_number_of_a_request_without_one(tmp_path):
+    text = "Timestamp,Session ID,Request tokens,Response tokens\n0,1,10,5\n2,,7,1\n3.5,1,30,5\n"
+    first, other, later = read(written(tmp_path, text), strict=True).calls
+    assert (first.after, other.after, later.after) == (None, None, 0)
+    assert other.session != later.session == first.session
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True, wraparound=False
 """gRPC's length-prefixed messages, cut out of a stream of bytes that is split anywhere.
 
-Tests hold it to `tests/native/framing_oracle.py`; on the other transport grpcio does it.
+Tests compare it with `tests/native/framing_oracle.py`; the other transport leaves this to grpcio.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -21,15 +21,15 @@ UNIMPLEMENTED = 12
 cdef int _TOO_LARGE = RESOURCE_EXHAUSTED
 cdef int _COMPRESSED = UNIMPLEMENTED
 cdef Py_ssize_t _HEAD = 5
-cdef Py_ssize_t _TAKEN_AT_ONCE = 1 << 20  # announced is not sent: memory follows what arrives
+cdef Py_ssize_t _TAKEN_AT_ONCE = 1 << 20  # memory grows with what arrives, not what is announced
 
 
 cdef class Deframer:
     """Cuts one direction of one stream; `limit` is the most bytes that a message may have.
 
-    `fault` is 0, or the gRPC status that the bytes earned: RESOURCE_EXHAUSTED for a message over
-    the limit, UNIMPLEMENTED for a compressed one. What follows a fault is dropped. `grown` is the
-    size of what is kept of a message that has not ended, once that grows; its reader sets it back.
+    `fault` is 0, or the gRPC status to answer with: RESOURCE_EXHAUSTED for a message over the
+    limit, UNIMPLEMENTED for a compressed one. What follows a fault is dropped. `grown` is set to
+    the kept size of an incomplete message when that grows; its reader sets it back to 0.
     """
 
     def __cinit__(self, Py_ssize_t limit):
@@ -77,7 +77,7 @@ cdef class Deframer:
                 self._start()
                 if self.fault:
                     return None
-                if <Py_ssize_t>length[0] >= self._size:  # whole, as nearly all are
+                if <Py_ssize_t>length[0] >= self._size:  # nearly all messages come whole
                     message = PyBytes_FromStringAndSize(<const char*>data[0], self._size)
                     data[0] += self._size
                     length[0] -= self._size
@@ -103,7 +103,7 @@ cdef class Deframer:
         return None
 
     cdef int drop(self) except -1:
-        """Let go of a message that has not ended; nothing may follow."""
+        """Drop an incomplete message; no bytes may follow."""
         Py_XDECREF(self._body)
         self._body = NULL
         return 0

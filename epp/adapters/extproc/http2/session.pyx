@@ -2,11 +2,11 @@
 """The server's side of one HTTP/2 connection that carries gRPC, over nghttp2. No I/O.
 
 Bytes from the peer go into `Session.receive`, which returns what happened as events; bytes for
-the peer come out of `Session.take`. It knows gRPC's framing and no method of it.
+the peer come out of `Session.take`. A session knows gRPC's framing, but not its methods.
 
-Flow control. The connection's window is given back at once, so that no stream holds up another;
-a stream's own window is given back as its bytes arrive, unless it is on hold: then the peer can
-send one window more and has to wait. Either side's windows bound what is in memory.
+Flow control. The connection's window is given back at once, so that no stream holds up another. A
+stream's own window is given back as its bytes arrive, unless the stream is on hold: then the peer
+can send one more window and has to wait. The windows of both sides bound what is in memory.
 """
 
 cimport cython
@@ -36,18 +36,17 @@ include "callbacks.pxi"
 cdef class Session:
     """One connection. Sizes are in bytes.
 
-    `max_streams` may be open at once; `stream_window` is what the peer may send on a stream
-    before it has to wait; requests with more than `max_header_bytes` of headers are reset;
-    messages over `max_message_bytes` are faults; with more than `max_queued` waiting for the peer
-    there is work (`has_work`).
+    `max_streams` may be open at once. `stream_window` is what the peer may send on a stream before
+    it has to wait. Requests with more than `max_header_bytes` of headers are reset. Messages over
+    `max_message_bytes` are faults. If more than `max_queued` wait for the peer, `has_work` is true.
 
     `queued` counts what waits for the peer's windows over all streams. `abuse_score` counts frames
-    that ask for work and move nothing (pings, settings, priorities, empty data), and streams that
-    do: reset before an answer by either side, refused, failed or ended without a message. A stream
-    that is reset for the peer's own error counts ten, answered or not (CVE-2025-8671), and SETTINGS
-    one more for every 16 open streams. The user decides how many are too many, and sets it back.
-    `pongs` counts the answers to pings; `settings_received` says whether the peer's first SETTINGS
-    have come.
+    that cause work and move nothing (pings, settings, priorities, empty data). It also counts such
+    streams: reset by either side before an answer, refused, failed or ended without a message. A
+    stream that is reset for the peer's own error counts ten, answered or not (CVE-2025-8671);
+    SETTINGS count one more for every 16 open streams. The user decides how high the score may be,
+    and sets it back. `pongs` counts the answers to pings; `settings_received` says whether the
+    peer's first SETTINGS have come.
     """
 
     cdef nghttp2_session* _handle
@@ -110,8 +109,8 @@ cdef class Session:
         """Take the bytes from the peer, from `start` on, as many as make one turn.
 
         Returns what has happened: a list of (stream, event, value). `unread` says how many of the
-        last bytes are left, for the next call. Raises `ConnectionFailure` if the connection
-        cannot go on; what `take` still gives tells the peer why.
+        last bytes are left, for the next call. Raises `ConnectionFailure` if the connection cannot
+        go on; what `take` then returns tells the peer why.
         """
         cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - start
         cdef Py_ssize_t piece = _MIN_PIECE
@@ -152,7 +151,7 @@ cdef class Session:
         return self._take_events()
 
     def take_events(self):
-        """Return the events since the last call; `take` can bring some about too."""
+        """Return the events since the last call; `take` may cause some too."""
         return self._take_events()
 
     cdef inline list _take_events(self):
@@ -165,7 +164,7 @@ cdef class Session:
         return len(self._events) > 0
 
     def take(self, size_t most):
-        """Give bytes for the peer, about `most` of them; `full` says whether there are more."""
+        """Return about `most` bytes for the peer; `full` says whether there are more."""
         cdef const uint8_t* piece = NULL
         cdef ssize_t size = 0
         self.full = False
@@ -192,14 +191,14 @@ cdef class Session:
         if self._out == NULL:
             return PyBytes_FromStringAndSize(<const char*>_scratch, self._size)
         _PyBytes_Resize(&self._out, self._size)
-        taken = <bytes>self._out  # a second reference; the first goes
+        taken = <bytes>self._out  # a second reference; the first is dropped
         Py_XDECREF(self._out)
         self._out = NULL
         return taken
 
     @property
     def done(self):
-        """Whether the connection has nothing more to read or to write."""
+        """Whether the connection has nothing left to read or to write."""
         return self._is_done()
 
     cdef bint _is_done(self):
@@ -208,10 +207,10 @@ cdef class Session:
         )
 
     def has_work(self):
-        """Return whether there is anything to see to.
+        """Return whether there is anything to do.
 
-        That is bytes to receive or to take, events, abuse, too much that waits for the peer, or the
-        end.
+        That is: bytes to receive or to take, events, abuse, too many bytes that wait for the peer,
+        or the end of the connection.
         """
         return (
             self.full or self.unread > 0 or len(self._events) > 0 or self.abuse_score > 0
@@ -223,11 +222,11 @@ cdef class Session:
         nghttp2_submit_ping(self._handle, NGHTTP2_FLAG_NONE, NULL)
 
     def announce_end(self):
-        """Ask the peer to open no more streams; those that it does open are still served."""
+        """Ask the peer to open no more streams; if it opens any, they are still served."""
         nghttp2_submit_shutdown_notice(self._handle)
 
     def go_away(self):
-        """Take no more streams; those that are open go on."""
+        """Accept no more streams; open streams go on."""
         # RFC 9113 §6.8: GOAWAY names the last stream that is served; those after it may be retried.
         nghttp2_submit_goaway(
             self._handle, NGHTTP2_FLAG_NONE,
@@ -235,13 +234,13 @@ cdef class Session:
         )
 
     def terminate(self, uint32_t code):
-        """Close the connection as soon as HTTP/2's error code is out."""
+        """Close the connection once an error code of HTTP/2 is sent."""
         nghttp2_session_terminate_session(self._handle, code)
 
     def abandon(self):
-        """Take note that the connection is lost; return the streams that it was lost for.
+        """Record that the connection is lost; return the streams that had not ended.
 
-        Nothing is received or sent from then on.
+        Nothing is received or sent any more.
         """
         cdef Stream stream
         self._lost = True
@@ -311,7 +310,7 @@ cdef class Session:
         self, Stream stream, const uint8_t* name, size_t name_size, const uint8_t* value,
         size_t value_size,
     ) except -1:
-        """Keep a header that is wanted; return whether there may be more."""
+        """Keep a header if it is needed; return whether more are accepted."""
         stream._header_bytes += name_size + value_size + _ENTRY_OVERHEAD
         if stream._header_bytes > self._max_header_bytes:
             return 0

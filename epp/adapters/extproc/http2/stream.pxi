@@ -1,20 +1,24 @@
 """One request of a peer, and the response to it; a part of `session.pyx`.
 
-The life of a stream. The peer's HEADERS open it (`Session._open`); when they are complete, the user
-gets OPENED. Each message in DATA becomes a MESSAGE, END_STREAM becomes ENDED (RFC 9113's
-"half-closed (remote)"), and what cannot be read a FAULT. The first `send` answers with headers, `end`
-with trailers: then the stream is `ending`, nothing more is queued, and what the peer still sends
-is discarded. `refuse` and `reset` end it at once. nghttp2 closes it when both sides have ended or when
-one of them resets it (`Session._close`); the user gets CLOSED only if it had not ended it itself.
+The life of a stream:
+
+- The peer's HEADERS open it (`Session._open`). When they are complete, the user gets OPENED.
+- Each message in DATA becomes a MESSAGE, END_STREAM becomes ENDED (RFC 9113's "half-closed
+  (remote)"), and what cannot be read becomes a FAULT.
+- The first `send` answers with headers, and `end` with trailers. Then the stream is `ending`:
+  nothing more is queued, and what the peer still sends is discarded.
+- `refuse` and `reset` end it at once.
+- nghttp2 closes it when both sides have ended, or one of them has reset it (`Session._close`). The
+  user gets CLOSED only if it had not ended the stream itself.
 """
 
 
 @cython.freelist(16)
 cdef class Stream:
-    """One request of the peer's and the response to it. What is sent to a closed one is lost.
+    """One request of the peer and the response to it. What is sent to a closed stream is lost.
 
-    `owner` is the user's. `path` and `content_type` are as the peer sent them, empty if it did
-    not. `queued` is the number of bytes that wait for the peer's window.
+    `owner` belongs to the user. `path` and `content_type` are as the peer sent them; empty if it
+    did not send them. `queued` is the number of bytes that wait for the peer's window.
     """
 
     cdef readonly Session session
@@ -45,11 +49,11 @@ cdef class Stream:
         raise TypeError("streams are opened by the peer")
 
     def send(self, bytes message not None, rest=b""):
-        """Queue a message for the peer; `rest` of it, bytes or a view of some, is not copied."""
+        """Queue a message for the peer; its `rest`, bytes or a view of bytes, is not copied."""
         if not is_body_data(rest):
             raise TypeError("the rest of a message is neither bytes nor a view of bytes")
         cdef size_t size = PyBytes_GET_SIZE(message) + size_of(rest)
-        cdef size_t beside = PyBytes_GET_SIZE(message)  # what goes into one piece with the head
+        cdef size_t beside = PyBytes_GET_SIZE(message)  # what is joined with the head in one piece
         cdef bytes piece
         cdef uint8_t* head
         if self.closed or self.ending:
@@ -87,7 +91,7 @@ cdef class Stream:
         if not self.answered:
             self.answered = True
             self._head(status=b"200", trailing=True)
-        elif not self.queued:  # trailers need no window, which DATA would wait for
+        elif not self.queued:  # trailers need no window; DATA would wait for one
             nghttp2_submit_trailer(
                 self.session._handle, self.id, fields, self._trailers(fields)
             )
@@ -102,14 +106,14 @@ cdef class Stream:
         self._head(status=b"%d" % status, trailing=False)
 
     def reset(self, uint32_t code):
-        """Break off, with HTTP/2's error code."""
+        """Break off the stream, with an error code of HTTP/2."""
         if not self.closed:
             self.ending = True
             self._discard()
             nghttp2_submit_rst_stream(self.session._handle, NGHTTP2_FLAG_NONE, self.id, code)
 
     def hold(self):
-        """Let the peer send no more than one window."""
+        """Let the peer send at most one more window."""
         self._held = True
 
     def release(self):
@@ -146,7 +150,7 @@ cdef class Stream:
         return 0
 
     cdef int _head(self, bytes status, bint trailing) except -1:
-        """Answer with headers that are also the end."""
+        """Answer with headers that also end the response."""
         cdef nghttp2_nv fields[4]
         cdef size_t count = 1
         fields[0] = _field(b":status", status)

@@ -1,21 +1,21 @@
 """Tokenizes in this process: short or cached texts at once, long ones in a thread."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import msgspec
 from cachetools import LRUCache
 
-from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.model_folder import ModelFolder
 from epp.adapters.tokens.local.plan import PromptPlan, complete, pieces_of, plan
 from epp.adapters.tokens.local.token_cache import TokenCache
+from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.model.request import InferenceRequest, Prompt, RequestId
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREADS, _LONG_THREADS = 2, 1
@@ -52,15 +52,12 @@ class Threads:
         self._most = most
         self._queued = 0
 
-    def run(
-        self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> "asyncio.Future[T]":
+    def run(self, size: int, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Start work on this many bytes or characters. Raises `TextFallback` if too much waits."""
         if self._queued >= self._most:
             raise TextFallback(FallbackCause.SLOW, f"{self._queued} bytes are waiting already")
         self._queued += size
-        loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._executor, partial(work, *args, **kwargs))
+        done = asyncio.get_running_loop().run_in_executor(self._executor, work)
         done.add_done_callback(partial(self._ended, size))
         return done
 
@@ -72,64 +69,50 @@ class Threads:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class LocalTokenizer:
+class LocalTokenizer(PromptTokenizer):
     """Tokenizes with a `ModelFolder`. Everything but the encoding runs on the event loop."""
 
     def __init__(self, folder: ModelFolder, limits: LocalLimits) -> None:
+        super().__init__()
         self._folder = folder
         self._limits = limits
         self._cache = TokenCache(limits.cache_bytes)
-        self._fallbacks = FallbackCounts()
-        self.counts: Mapping[FallbackCause, int] = self._fallbacks.counts
         self._short = Threads(_THREADS, limits.most_bytes)
         self._long = Threads(_LONG_THREADS, limits.most_bytes)
         self._plans: LRUCache[RequestId, PromptPlan] = LRUCache(_MAX_PLANS)
         self._encoding: dict[str, asyncio.Future[dict[str, bytes]]] = {}
 
-    def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
-        """Return the prompts if little of them is not cached; None: call `tokenize`, once."""
-        if all(prompt.exact for prompt in request.prompts):
-            return request.prompts
-        try:
-            return self._tokenize_now(request)
-        except TextFallback as reason:
-            self._fallbacks.add(reason)
-            return request.prompts
-
-    def _tokenize_now(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
-        size = len(request.body)
+    def _at_once(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
+        """Return the prompts if little of them is not cached."""
+        limits, size = self._limits, len(request.body)
         if not size:
             raise TextFallback(FallbackCause.BODY)
-        if size > self._limits.most_bytes:
-            raise TextFallback(FallbackCause.LARGE, f"{self._limits.most_bytes} bytes")
-        limits, commas = self._limits, request.body.count(b",")
-        if size > limits.at_once_bytes or commas > limits.at_once_items:
+        if size > limits.most_bytes:
+            raise TextFallback(FallbackCause.LARGE, f"{limits.most_bytes} bytes")
+        if size > limits.at_once_bytes or request.body.count(b",") > limits.at_once_items:
             return None
         drafts = plan(request, self._folder)
         known, new = self._look_up(pieces_of(drafts))
-        if sum(map(len, new)) > self._limits.at_once_chars:
+        if sum(map(len, new)) > limits.at_once_chars:
             self._plans[request.id] = drafts
             return None
         if new:
             known |= self._store(self._folder.vocabulary.encode(new))
         return complete(drafts, known)
 
-    async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        """Return the prompts; those of text after a failure."""
+    async def _tokenized(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         try:
             async with asyncio.timeout(self._limits.patience):
                 return await self._tokenize_in_thread(request)
-        except TimeoutError:
-            self._fallbacks.add(TextFallback(FallbackCause.SLOW, f"{self._limits.patience:g} s"))
-        except TextFallback as reason:
-            self._fallbacks.add(reason)
-        return request.prompts
+        except TimeoutError as error:
+            patience = f"{self._limits.patience:g} s"
+            raise TextFallback(FallbackCause.SLOW, patience) from error
 
     async def _tokenize_in_thread(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         drafts = self._plans.pop(request.id, None)
         if drafts is None:
-            size = len(request.body)
-            drafts = await asyncio.shield(self._long.run(size, plan, request, self._folder))
+            work = partial(plan, request, self._folder)
+            drafts = await asyncio.shield(self._long.run(len(request.body), work))
         known, new = self._look_up(pieces_of(drafts))
         for encoded in await self._encode(new):
             known |= encoded
@@ -153,7 +136,7 @@ class LocalTokenizer:
         if new:
             size = sum(map(len, new))
             threads = self._long if size > self._limits.at_once_bytes else self._short
-            work = threads.run(size, self._folder.vocabulary.encode, new)
+            work = threads.run(size, partial(self._folder.vocabulary.encode, new))
             encoding |= dict.fromkeys(new, work)
             work.add_done_callback(partial(self._on_encoded, new))
         jobs = {encoding[piece] for piece in pieces}

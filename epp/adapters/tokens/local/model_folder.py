@@ -72,8 +72,7 @@ def read_folder(
     apply_class(tokenizer, config, model)
     _complete(tokenizer, config, special)
     template, missing = _template(file.parent, config, template_path, special, defaults)
-    probe = "" if template is None else "".join(text for text in _probes(template))
-    source = probe + ("" if template is None else "".join(template.texts.values()))
+    source = "" if template is None else "".join([*_probes(template), *template.texts.values()])
     added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
     cuts = [token for token in added if token in source or token in special.values()]
     vocabulary = Vocabulary(tokenizer, cuts)
@@ -140,7 +139,7 @@ def _text(path: Path) -> str:
 
 
 def _sources(folder: Path, config: TokenizerConfig) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of templates; of one name the last one counts."""
+    """Yield names and texts of templates; for a repeated name the last one counts."""
     sidecar = read_json(folder / "chat_template.json", Sidecar)
     for given in (sidecar.chat_template, config.chat_template):
         if isinstance(given, str):

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import aiohttp
 
-from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.adapters.tokens.render.render_server import (
     RENDER,
     Busy,
@@ -30,7 +31,7 @@ _IDLE_SECONDS = 4.0
 _FAILURES = (aiohttp.ClientError, OSError)
 
 
-class RenderTokenizer:
+class RenderTokenizer(PromptTokenizer):
     """Tokenizes by one server, or in turn by those that are added, each with a `CircuitBreaker`.
 
     A server that fails has another one asked in its place, once. `now` is a monotonic clock, in
@@ -38,10 +39,9 @@ class RenderTokenizer:
     """
 
     def __init__(self, settings: RenderSettings, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._settings = settings
         self._now = now
-        self._fallbacks = FallbackCounts()
-        self.counts: Mapping[FallbackCause, int] = self._fallbacks.counts
         self._urls = {"": settings.url} if settings.url else {}
         self._servers: tuple[RenderServer, ...] = ()
         self._stale = True  # the servers are not those of the URLs
@@ -56,33 +56,29 @@ class RenderTokenizer:
         """Remove a server."""
         self._stale |= self._urls.pop(key, None) is not None
 
-    def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
-        """Return the prompts if no server is needed, or none can be used."""
-        if all(prompt.exact for prompt in request.prompts):
-            return request.prompts
-        reason = self._reason_not_to(request)
-        if reason is None:
-            return None
-        self._fallbacks.add(reason)
-        return request.prompts
-
-    def _reason_not_to(self, request: InferenceRequest) -> TextFallback | None:
+    def _at_once(self, request: InferenceRequest) -> None:
         if request.api not in RENDER:
-            return TextFallback(FallbackCause.API, request.api.value)
+            raise TextFallback(FallbackCause.API, request.api.value)
         if not request.body:
-            return TextFallback(FallbackCause.BODY)
+            raise TextFallback(FallbackCause.BODY)
         if len(request.body) > self._settings.most_bytes:
-            return TextFallback(FallbackCause.LARGE, f"{self._settings.most_bytes} bytes")
-        if self._next() is None:
-            return TextFallback(FallbackCause.UNAVAILABLE, without_user(self._settings.url))
-        return None
+            raise TextFallback(FallbackCause.LARGE, f"{self._settings.most_bytes} bytes")
+        self._first()
+
+    def _first(self) -> RenderServer:
+        """Return the server whose turn it is. Raises `TextFallback` if none can be used."""
+        server = self._next()
+        if server is None:
+            raise TextFallback(FallbackCause.UNAVAILABLE, without_user(self._settings.url))
+        return server
 
     def _next(self, but: RenderServer | None = None) -> RenderServer | None:
         """Return the server whose turn it is, without those that are out of order; None: none."""
         if self._stale:
             known = {each.url: each for each in self._servers}
             urls = sorted({url.rstrip("/") for url in self._urls.values()})
-            self._servers = tuple([known.get(url) or self._server(url) for url in urls])
+            more = (self._settings, self._now, self._client)
+            self._servers = tuple([known.get(url) or RenderServer(url, *more) for url in urls])
             self._stale = False
         now, turn = self._now(), self._turn
         for position in range(turn, turn + len(self._servers)):
@@ -92,21 +88,11 @@ class RenderTokenizer:
                 return server
         return None
 
-    def _server(self, url: str) -> RenderServer:
-        return RenderServer(url, self._settings, self._now, self._client)
-
-    async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        """Request the prompts; return those of text after a failure."""
+    async def _tokenized(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         media = any(word in request.body for word in _MEDIA_WORDS)
         limit = self._settings.media_timeout if media else self._settings.timeout
-        server = self._next()
-        if server is None:
-            self._fallbacks.add(
-                TextFallback(FallbackCause.UNAVAILABLE, without_user(self._settings.url))
-            )
-            return request.prompts
+        server, sent = self._first(), self._now()
         self._turn += 1
-        sent = self._now()
         try:
             async with asyncio.timeout(limit):
                 try:
@@ -118,18 +104,14 @@ class RenderTokenizer:
                     self._failed(server, error, sent, media=media)
                     server, sent = other, self._now()
                     prompts = await self._asked(server, request, media=media)
-        except TextFallback as reason:
-            self._fallbacks.add(reason)
         except _FAILURES as error:
             self._failed(server, error, sent, media=media)
             slow = isinstance(error, TimeoutError)
             cause = FallbackCause.SLOW if slow else FallbackCause.UNAVAILABLE
-            self._fallbacks.add(TextFallback(cause, f"{server.name}: {type(error).__name__}"))
-        else:
-            if server.breaker.record_success():
-                _log.info("tokens.render_recovered", url=server.name)
-            return prompts
-        return request.prompts
+            raise TextFallback(cause, f"{server.name}: {type(error).__name__}") from error
+        if server.breaker.record_success():
+            _log.info("tokens.render_recovered", url=server.name)
+        return prompts
 
     async def _asked(
         self, server: RenderServer, request: InferenceRequest, *, media: bool

@@ -23,8 +23,6 @@ from epp.model.caches.contract import Lease, own
 from epp.model.caches.single_tier import SingleTierCache
 from epp.model.prompts.hashing import BlockHash
 
-BLOCK = 16
-"""Tokens of a block if the engine has not reported it: vLLM's default on GPUs."""
 _MAX_GENERATING = 1 << 10
 """Leases whose generated blocks KV events can hash: an event comes within a step or so."""
 
@@ -54,7 +52,7 @@ class BlockPool(SingleTierCache):
     Methods raise `TypeError` for a lease of another cache.
     """
 
-    def __init__(self, capacity: int, block: int = BLOCK) -> None:
+    def __init__(self, capacity: int, block: int) -> None:
         self.capacity = tokens_in(capacity)
         """All that the pool can hold, in tokens."""
         self._blocks = Blocks(self.capacity)

@@ -1,6 +1,6 @@
 """Which slots hold which block: from a hash to the set of its slots.
 
-Functions that may want memory return -1 without it; what they did until then stands.
+Functions that need memory return -1 without it; what they have done so far stays.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

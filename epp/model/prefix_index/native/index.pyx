@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
 
-The contract is `../index.py`. Here a block is an entry of a table (`table.pxd`) that leads to
-the set of those who hold it (`slot_sets.pxd`), which it shares with all blocks that the same
-endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
+The contract is `../index.py`. Here a block is an entry of a table (`table.pxd`) that leads to the
+set of its holders (`slot_sets.pxd`). All blocks that the same endpoints hold share one set
+(`holders.pxd`). `search.pxd` finds how far endpoints hold a chain.
 """
 
 from collections import deque

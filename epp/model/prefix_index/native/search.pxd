@@ -1,6 +1,7 @@
 """Finds, for the slots of an index, how much of a chain each holds without a hole.
 
-By bisection for those that hold no block without all that precede it, else block by block.
+Slots that hold no block without all that precede it are searched by bisection, others block by
+block.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -24,10 +25,10 @@ cdef struct Search:
 
 
 cdef inline void jump(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
-    """Find where each slot ends, by bisection, those together that go the same way.
+    """Find where each slot ends by bisection; slots that go the same way go together.
 
-    What parts from the others is shorter than half of where they are searched for, and is
-    searched for first: the frames are never more than the halvings of the chain.
+    Slots that part from the others have less than half of the range left, and are searched first.
+    So there are never more frames than halvings of the chain.
     """
     cdef int64_t low = 1, high = size, middle
     cdef uint32_t i, words = search.holders.sets.words

@@ -1,7 +1,7 @@
 """Sets of slots, each kept once and known by a number; 0 is the empty set.
 
-Most blocks of a chain are held by the same endpoints, so there are few sets beside the blocks that
-are held. A set is a row of bits, all equally long. A set without references is freed.
+Most blocks of a chain are held by the same endpoints, so there are far fewer sets than blocks. A
+set is a row of bits, all equally long. A set without references is freed.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -129,7 +129,7 @@ cdef inline bint _is_toggled(
 cdef inline int64_t toggled(SlotSets* sets, uint32_t number, uint32_t slot) noexcept nogil:
     """Return the set that differs from another in one slot; -1 without memory.
 
-    If it is new it has no references yet.
+    A new set has no references yet.
     """
     cdef uint64_t digest = sets.digests[number] ^ _digest_of(slot)
     cdef uint32_t place = digest & (sets.map_room - 1), other

@@ -23,10 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from epp.model.endpoint import EndpointId
-from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
-from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
-from epp.policy.plugins import PluginContext
 
 
 class PrefixFound(NamedTuple):
@@ -217,7 +214,7 @@ class PrefixTree:
             self._gone.append(tenant)
 
     def _sweep(self) -> None:
-        """Forget some of the prompts that endpoints had which are gone."""
+        """Forget some of the prompts of endpoints that are gone."""
         for _ in range(_SWEPT if self._gone else 0):
             if not self._gone[0].recent:
                 self._gone.popleft()
@@ -235,35 +232,3 @@ def _split(node: PrefixNode, length: int) -> PrefixNode:
     node.above, node.hashes, node.ends = upper, node.hashes[length:], node.ends[length:]
     upper.children[node.hashes[0]] = node
     return upper
-
-
-class SentPrompts:
-    """A tree of the prompts sent to the endpoints of a fleet.
-
-    Every `interval` seconds, and at once when it is twice as long, an endpoint's part is cut back
-    to `most`, or to its share of `most` if that is `shared`. Lengths are in the unit of `Chain`:
-    bytes of text, or tokens of prompts that came as such.
-    """
-
-    def __init__(
-        self, context: PluginContext, most: int, interval: float, *, shared: bool = False
-    ) -> None:
-        self.tree = PrefixTree()
-        self._most = most
-        self._interval = interval
-        self._shared = shared
-        self._due = interval
-        self._admitted = AdmittedPrompts(context, self._insert, self.tree.remove)
-
-    @property
-    def _allowed(self) -> int:
-        return self._most // len(self._admitted) if self._shared else self._most
-
-    def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
-        self.tree.insert(chain.hashes, chain.ends, endpoint)
-        if self.tree.length(endpoint) > 2 * self._allowed:
-            self.tree.evict(endpoint, self._allowed)
-        if now >= self._due:
-            self._due = now + self._interval
-            for each in self._admitted:
-                self.tree.evict(each, self._allowed)

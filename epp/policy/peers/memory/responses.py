@@ -18,7 +18,7 @@ first, None if they were not seen, and the time."""
 class Responses:
     """Reports responses that were observed, not those that are guessed or broken off.
 
-    It reports none of an endpoint that is gone.
+    Responses of endpoints that are gone are not reported.
     """
 
     def __init__(

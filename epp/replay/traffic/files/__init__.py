@@ -1,1 +1,1 @@
-"""Files as lines: packed or not, and none of them without an end."""
+"""Files as lines: compressed or not, and never without an end."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file. Raises `ConfigError`, too for what has no end, as a device or a FIFO."""
+    """Open a file. Raises `ConfigError`, also for what has no end, such as a device or a FIFO."""
     try:
         # Without waiting: a FIFO that nothing writes to would have it wait for ever.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -37,7 +37,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is such a file, or folder."""
+    """Return whether a file or folder exists."""
     try:
         return path.exists()
     except (OSError, ValueError):  # no file has such a name
@@ -45,7 +45,7 @@ def is_there(path: Path) -> bool:
 
 
 def broken(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the errors of reading, of what unpacks, and some more."""
+    """Return the errors that reading and decompressing may raise."""
     zstandard = sys.modules.get("zstandard")
     return (*more, EOFError, OSError, zlib.error, *((zstandard.ZstdError,) if zstandard else ()))
 
@@ -55,10 +55,10 @@ def _begins(file: io.BufferedReader, magic: bytes) -> bool:
 
 
 class _Gunzipped(gzip.GzipFile):
-    """A gzip file that is unpacked a piece at a time, so that all in front of a cut is read."""
+    """A gzip file that is unpacked a piece at a time, so all that precedes a cut is read."""
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Unpack some bytes; 0 at the end. Raises `EOFError` at a cut, `OSError` for no gzip."""
+        """Unpack some bytes; 0 at the end. Raises `EOFError` at a cut, `OSError` for other data."""
         return self.readinto1(buffer)
 
 
@@ -76,4 +76,4 @@ def _zstd(path: Path, file: BinaryIO) -> BinaryIO:
 
 
 _UNPACKED = {b"\x1f\x8b": _gzip, b"\x28\xb5\x2f\xfd": _zstd}
-"""What unpacks a file, by its first bytes."""
+"""The decompressor of a file, by its first bytes."""

@@ -1,6 +1,6 @@
 """Files of traffic as lines: plain or packed, one file or an archive of several.
 
-This file knows no format; it knows what to do with a bad line, and how long a file may be.
+This module knows no format, only how to treat a bad line, and how long a file may be.
 """
 
 import codecs
@@ -8,7 +8,7 @@ import io
 import math
 import tarfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import count, islice
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -34,11 +34,10 @@ MAX_LINE_BYTES = 64 << 20
 MAX_DOCUMENT_BYTES = 128 << 20
 """Bytes of a file that is one document."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What comes of decoding what is not JSON, or is nested too deeply."""
+"""The errors of decoding text that is not JSON, or is nested too deeply."""
 _SHOWN = 10
 """Problems that are kept word by word; the others are counted."""
 _SHOWN_CHARACTERS = 300
-_HEAD = 20
 
 
 class SourceLine(NamedTuple):
@@ -50,7 +49,7 @@ class SourceLine(NamedTuple):
 
 
 class Problems:
-    """What is wrong with a source: raised at once if reading is strict, else counted.
+    """The problems of a source: raised at once if reading is strict, otherwise counted.
 
     `skipped` lines cannot be used, `reordered` ones are earlier than the line before. `shown` are
     the first problems as text.
@@ -73,7 +72,7 @@ class Problems:
         self._note(place, problem, "without --strict such lines are skipped and counted")
 
     def undecoded(self, line: SourceLine, error: Exception) -> None:
-        """Note a line that raised an error. Raises `ConfigError` if reading is strict."""
+        """Note a line that could not be decoded. Raises `ConfigError` if reading is strict."""
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         self.skip(line.place, "the line is cut off" if line.cut else said)
 
@@ -101,18 +100,14 @@ class Source:
     def lines(self, problems: Problems, longest: int = MAX_LINE_BYTES) -> Iterator[SourceLine]:
         """Read all lines that are not empty, of `longest` bytes at most.
 
-        A line that is longer, and packed data that end too early, are problems at that place.
-        Raises `ConfigError` if there is no such file, or it has no end within reason.
+        A longer line, and packed data that end too early, are problems at that place. Raises
+        `ConfigError` if there is no such file, or if it is too long.
         """
         reader = _Reader(problems, longest)
         for path in self._files():
             with opened(path) as file:
                 read = reader.members if _is_tar(file) else reader.numbered
                 yield from read(str(path), file)
-
-    def head(self, problems: Problems) -> list[SourceLine]:
-        """Return the first lines. Raises `ConfigError` if there is no such file."""
-        return list(islice(self.lines(problems), _HEAD))
 
     def document(self) -> bytes:
         """Return all of it. Raises `ConfigError` if it cannot be read, or ends too early."""
@@ -136,7 +131,7 @@ class Source:
 def decoded(
     lines: Iterable[SourceLine], decoder: "msgspec.json.Decoder[_Row]", problems: Problems
 ) -> Iterator[tuple[str, _Row]]:
-    """Decode JSON line by line, with the place of each; what is not JSON is a problem."""
+    """Decode JSON line by line, with the place of each; a line that is not JSON is a problem."""
     for line in lines:
         try:
             yield line.place, decoder.decode(line.text)
@@ -151,10 +146,10 @@ def in_order(
     *,
     noted: bool = True,
 ) -> list[_Row]:
-    """Return rows in order of time (seconds); one that is earlier than the row before is `noted`.
+    """Return rows in order of time (seconds); a row earlier than the one before it is `noted`.
 
-    Left out are those that come more than `MAX_SECONDS` before or after most others, and those
-    without a time (NaN) if others have one. Raises `ConfigError` for more rows than may be.
+    Rows more than `MAX_SECONDS` before or after most others are left out, and so are rows without a
+    time (NaN) if others have one. Raises `ConfigError` for too many rows.
     """
     listed = list[tuple[float, str, _Row]]()
     for place, row in rows:
@@ -178,7 +173,7 @@ def in_order(
 
 
 def _most_within(times: list[float]) -> tuple[float, float]:
-    """Return the first and the last of the most times that lie within `MAX_SECONDS`."""
+    """Return the first and the last time of the `MAX_SECONDS` that contain the most times."""
     times.sort()
     best, first = (0, 0), 0
     for last, at in enumerate(times):
@@ -197,7 +192,7 @@ def _is_tar(file: io.BufferedReader) -> bool:
 
 
 class _Reader:
-    """Reads lines of `longest` bytes at most, of as many files as are within bounds together."""
+    """Reads lines of `longest` bytes at most; the bounds are for all files together."""
 
     def __init__(self, problems: Problems, longest: int) -> None:
         self._problems = problems
@@ -208,7 +203,7 @@ class _Reader:
     def members(self, path: str, file: io.BufferedReader) -> Iterator[SourceLine]:
         """Read the regular files of an archive, under the names that their first headers have.
 
-        What an archive says beside (longer names, times) is not needed, and so not unpacked.
+        Other entries of an archive (longer names, times) are not needed, and not unpacked.
         """
         place = path
         try:
@@ -264,7 +259,7 @@ class _Reader:
 
 
 class _Member(io.RawIOBase):
-    """The content of an archive's member, which is `size` bytes of the archive from here on."""
+    """The content of an archive's member: the next `size` bytes of the archive."""
 
     def __init__(self, file: io.BufferedReader, size: int) -> None:
         if size < 0:
@@ -274,7 +269,7 @@ class _Member(io.RawIOBase):
         self._padding = -size % tarfile.BLOCKSIZE
 
     def readable(self) -> bool:
-        """Return that it is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
@@ -287,7 +282,7 @@ class _Member(io.RawIOBase):
         return size
 
     def skip(self) -> int:
-        """Read some of what is left of it, with what fills its last block; 0 once that is read."""
+        """Read some of the rest, including the padding of its last block; 0 once all is read."""
         waste = bytearray(io.DEFAULT_BUFFER_SIZE)
         if size := self.readinto(waste):
             return size

@@ -1,7 +1,7 @@
 """Prompts as paths of a tree of blocks, each block with all that precedes it.
 
-Blocks between two places where prompts part or end are always there together: they become one run
-of tokens, so that a prompt of thousands of blocks is some runs.
+The blocks between two places at which prompts diverge or end always occur together. They become one
+run of tokens, so a prompt of thousands of blocks is a few runs.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ ROOT = 0
 
 
 class BlockTree:
-    """Blocks by their hashes. Nodes are numbered as they come, parents before children."""
+    """Blocks by their hashes. Nodes are numbered in order of arrival, parents before children."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, int] = {}
@@ -29,7 +29,7 @@ class BlockTree:
         return len(self._parents)
 
     def add(self, parent: int, hashes: Sequence[int], lengths: Sequence[int]) -> int:
-        """Add blocks below a node, those that are not known; return the last one's node."""
+        """Add those blocks below a node that are not known; return the last one's node."""
         node = parent
         for block_hash, length in zip(hashes, lengths, strict=True):
             known = self._nodes.get(block_hash)
@@ -56,7 +56,7 @@ class BlockTree:
         return node
 
     def _jump(self, parent: int) -> int:
-        """Return where a child of a node jumps to, so that ancestors are found in few steps.
+        """Return the ancestor to which a child of a node jumps: a few steps then find any ancestor.
 
         Myers, "An applicative random-access stack" (1983).
         """
@@ -73,7 +73,7 @@ class BlockTree:
     def path(self, node: int) -> list[int]:
         """Return the last nodes of the runs from this one up to the root, which is left out.
 
-        Nothing is added, ended or counted after the first call.
+        After the first call, nothing may be added, ended or counted.
         """
         if not self._above:
             self._join()
@@ -88,9 +88,9 @@ class BlockTree:
         self._ends[node] = True
 
     def count_tokens(self, node: int, tokens: int) -> None:
-        """Say that the prompt that ends at a node has this many tokens.
+        """Record that the prompt that ends at a node has this many tokens.
 
-        Blocks that are known keep theirs; the others share what is left by their lengths.
+        Known blocks keep their tokens; the others share the rest in proportion to their lengths.
         """
         fresh = []
         while self._tokens[node] is None:
@@ -105,7 +105,7 @@ class BlockTree:
             self._tokens[each] = start + round(left * (self._units[each] - units) / whole)
 
     def tokens(self, node: int) -> int:
-        """Return the tokens of a prompt up to a node; `count_tokens` comes first."""
+        """Return the tokens of a prompt up to a node; call `count_tokens` before."""
         return self._tokens[node] or 0
 
     def runs(self, node: int) -> Runs:
@@ -116,7 +116,7 @@ class BlockTree:
         return runs[::-1]
 
     def _join(self) -> None:
-        """Find for each node the nearest above it at which a run ends, or several begin."""
+        """Find for each node the nearest node above it at which a run ends, or several begin."""
         self._above = [ROOT]
         for parent in self._parents[1:]:
             alone = self._children[parent] == 1 and not self._ends[parent]

@@ -1,8 +1,8 @@
-"""Who goes on with whom in a recording, and what was answered.
+"""Which request of a recording continues which, and what was answered.
 
-A conversation shows itself by a prompt that begins with all of an earlier one: what follows there,
-up to the next message, was the answer to it. Responses that nothing shows the length of (they were
-not observed, or refused) are as long as one of the others, drawn with the seed.
+A prompt that begins with all of an earlier one continues its conversation: what follows there, up
+to the next message, was the answer. A response of unknown length (it was not observed, or refused)
+is as long as one of the others, drawn with the seed.
 """
 
 import random
@@ -27,9 +27,9 @@ _SLACK_SHARE, _SLACK_TOKENS = 8, 16
 
 
 class Asked(NamedTuple):
-    """One prompt of a request, and where its last full block, and its end, are in the tree.
+    """One prompt of a request, with the places of its last full block and of its end in the tree.
 
-    It came at `at` seconds, which count from the first run of the picker.
+    It came at `at` seconds, counted from the first run of the picker.
     """
 
     at: float
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
     @property
     def ended_at(self) -> float:
-        """When its response was over, as far as that was seen."""
+        """When its response ended, as far as that was seen."""
         seen = self.request.end if self.is_complete else self.request.first
         return self.at + (seen or 0.0)
 
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class _Ends:
-    """The prompts whose last full block is one and the same, by their sizes.
+    """The prompts with the same last full block, by their sizes.
 
     They are asked for in order of time.
     """
@@ -70,10 +70,10 @@ class _Ends:
             self._unmarked.append((number, asked))
 
     def last_before(self, each: Asked, units: int) -> int | None:
-        """Return the last one whose response was over when a prompt came that may go on with it.
+        """Return the last prompt whose response had ended when a prompt came that may continue it.
 
-        That is longer, and a message ends in it where the earlier one ended: `units` from its
-        start, or not a block later.
+        The later prompt is longer, and one of its messages ends where the earlier prompt ended:
+        `units` from its start, or less than a block later.
         """
         first = bisect_left(each.marks, units)
         sizes = {size for size in each.marks[first : first + _NEAR] if size < each.prompt.size}
@@ -86,7 +86,7 @@ class _Ends:
         return max((number for number in found if number is not None), default=None)
 
     def _last_over(self, size: int, at: float) -> int | None:
-        """Return the last prompt of a size whose response was over at a time."""
+        """Return the last prompt of a size whose response had ended by a time."""
         pending = self._pending.get(size, [])
         while pending and pending[0][0] <= at:
             _, number = heappop(pending)
@@ -95,7 +95,7 @@ class _Ends:
 
 
 class Conversations:
-    """Who goes on with whom, and what was answered."""
+    """Which prompts continue which, and what was answered."""
 
     def __init__(self, asked: list[Asked], tree: BlockTree, base_model: str, seed: int) -> None:
         self._asked = asked
@@ -141,7 +141,7 @@ class Conversations:
         return calls
 
     def _continued(self) -> Iterator[int | None]:
-        """Yield for each prompt the longest earlier one that it begins with and goes on from."""
+        """Yield for each prompt the longest earlier one that it continues."""
         ends: dict[int, _Ends] = {}
         for number, each in enumerate(self._asked):
             yield self._earlier(each, ends)

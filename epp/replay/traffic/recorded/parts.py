@@ -1,6 +1,6 @@
 """Recordings of `epp serve --record` as traffic: blocks become runs of tokens.
 
-A prompt's text is not known; which prompts begin alike is, and how long they are.
+The text of prompts is not known, only which prompts begin alike and how long they are.
 """
 
 from bisect import bisect_right
@@ -45,7 +45,7 @@ _UNITS = 64
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What recordings of one pool say. Times are in seconds from `began` (Unix time)."""
+    """The content of one pool's recordings. Times are in seconds from `began` (Unix time)."""
 
     prompts: Sequence[Asked]
     """All prompts, in order of time; those of one request follow one another."""
@@ -66,7 +66,7 @@ def read(source: Source, problems: Problems, seed: int) -> Sequence[Call]:
 def read_recording(source: Source, problems: Problems, seed: int) -> Recording:
     """Read recordings of one pool: a part, or a folder with those of all runs of its picker.
 
-    Each run has hashes of its own: what its prompts share with those of other runs is not known.
+    Each run has hashes of its own, so what its prompts share with those of other runs is not known.
     Raises `ConfigError` for parts of another version, or of several pools.
     """
     parts = _Parts(source, problems)
@@ -94,7 +94,7 @@ def read_recording(source: Source, problems: Problems, seed: int) -> Recording:
 
 
 class _Run:
-    """The parts of one run of a picker: `part` was the last of them.
+    """The parts of one run of a picker; `part` is the number of the last one.
 
     It began at `began` seconds of an epoch. Its hashes are combined with `mask`.
     """
@@ -116,7 +116,7 @@ class _Parts:
         self._problems = problems
         self._first: tuple[str, RecordingHeader] | None = None
         self._runs: dict[str, _Run] = {}
-        self._run: _Run | None = None
+        self._run: _Run  # of the part that is read
         self.began = 0.0
         self.configuration = ""
         self.pools: list[RecordedPool] = []
@@ -142,7 +142,7 @@ class _Parts:
             self.base_model = models.most_common(1)[0][0]
 
     def _prompts(self, line: SourceLine, models: Counter[str]) -> list[Asked]:
-        """Read the prompts of a line; note one that cannot be read, or says what is missing."""
+        """Read the prompts of a line; note a line that cannot be read, or that reports a loss."""
         try:
             request = decode_line(line.text)
             if isinstance(request, RecordedRequest):
@@ -161,7 +161,7 @@ class _Parts:
         return []
 
     def _begin(self, line: SourceLine) -> _Run:
-        """Read a part's header; return the run that it is of."""
+        """Read a part's header; return the run to which it belongs."""
         try:
             header = decode_header(line.text)
             run = self._runs.get(header.salt) or _Run(header, _mask(len(self._runs)))
@@ -175,7 +175,8 @@ class _Parts:
         elif header.pool != self._first[1].pool:
             raise ConfigError(
                 f"it is of the pool {printable(header.pool)}, and {self._first[0]} is of"
-                f" {printable(self._first[1].pool)}: give the parts of one, which have its name",
+                f" {printable(self._first[1].pool)}: give the parts of one pool, whose names"
+                " begin with it",
                 line.place,
             )
         if header.part != run.part + 1:
@@ -207,8 +208,7 @@ class _Parts:
         if not all(one <= other for one, other in pairwise((start, *prompt.marks, prompt.size))):
             raise ValueError(f"request {line.n} has messages that do not end one after another")
         self._marks += len(marks)
-        run = self._run
-        mask = 0 if run is None else run.mask
+        mask = self._run.mask
         block = self.tree.add(node, [each ^ mask for each in hashes] if mask else hashes, lengths)
         self._known[prompt.number] = block, marks
         end = block
@@ -219,12 +219,12 @@ class _Parts:
         return Asked(self._time(line.at), line, prompt, block, end, marks)
 
     def _time(self, at: float) -> float:
-        """Return a time of the run whose part is read as one of the first run."""
-        return at + (0.0 if self._run is None else self._run.began - self.began)
+        """Convert a time of the current part's run to the times of the first run."""
+        return at + (self._run.began - self.began)
 
 
 def _check(request: RecordedRequest) -> None:
-    """Raise `ValueError` for times and counts that no request has."""
+    """Raise `ValueError` for impossible times and counts."""
     _check_names([each for each in (request.endpoint, request.prefill) if each])
     times = (request.at, request.decided or 0.0, request.first or 0.0, request.end or 0.0)
     if not all(0 <= each <= MAX_SECONDS for each in times):
@@ -240,5 +240,5 @@ def _check_names(endpoints: Sequence[str]) -> None:
 
 
 def _mask(run: int) -> int:
-    """Return what the hashes of a run, by its number, are combined with: other ones for each."""
+    """Return the mask with which the hashes of a run are combined, a different one for each run."""
     return run * 0x9E3779B97F4A7C15 & (1 << 64) - 1

@@ -1,7 +1,8 @@
 """Coding agents as aiperf's generator draws them for its data set "inference-day-2026".
 
-A session's context is made of layers: one that all sessions share, one of its group, one of its
-own. It grows with each turn, and ends where it is full, or by chance: the likelier the fuller.
+A session's context has layers: one that all sessions share, one of its group, and one of its own.
+The context grows with each turn. A session ends when its context is full, or by chance, which is
+likelier the fuller it is.
 """
 
 import random
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from epp.replay.traffic.calls import Call, Run, Runs, TokenNames
+from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, tokens_in
 from epp.replay.traffic.workloads.conversations import DrawnTurn, Script
 from epp.replay.traffic.workloads.distributions import Distribution, lognormal
 
@@ -51,7 +52,7 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     """The longest context."""
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw this many sessions, and those as which some of them go on."""
+        """Draw this many sessions, and the sessions in which some of them continue."""
         return _Drawing(self, longest or self.longest, seed).calls(sessions)
 
 
@@ -71,19 +72,18 @@ class _Drawing:
         self._weights = [rank**-of.zipf for rank in range(1, of.groups + 1)]
 
     def calls(self, sessions: int) -> list[Call]:
-        """Write all sessions; one that goes on comes after at least a quarter of all."""
+        """Write all sessions; a continued one comes back after at least a quarter of all."""
         later: dict[int, list[_Session]] = {}
         for number in range(sessions):
             session, cut = self._started(number), self._cut(number / max(1, sessions - 1))
             own = self._write(session, cut)
-            if cut is not None and own is not None:
+            if own is not None:
                 place = self._draw.randint(max(number + 1, sessions // 4), sessions)
                 later.setdefault(place, []).append(_Session(session.prefix, own, goes_on=True))
             for each in later.pop(number, ()):
                 self._write(each, None)
-        for place in sorted(later):
-            for each in later[place]:
-                self._write(each, None)
+        for each in later.get(sessions, ()):
+            self._write(each, None)
         return self._script.calls
 
     def _started(self, number: int) -> _Session:
@@ -94,7 +94,7 @@ class _Drawing:
         return _Session(prefix, Run(self._ids(("session", number)), private))
 
     def _cut(self, progress: float) -> int | None:
-        """Return the turn before which a session is cut, if it is."""
+        """Return the turn before which a session is cut, if any."""
         chance = self._of.restarts * max(0.0, 1 - progress / 0.75)
         cut = self._draw.randrange(*self._of.restart_turns)
         return cut if self._draw.random() < chance else None
@@ -108,7 +108,7 @@ class _Drawing:
 
     def _turns(self, session: _Session, cut: int | None) -> Iterator[DrawnTurn]:
         of, draw = self._of, self._draw
-        context = session.own.length + sum(run.length for run in session.prefix)
+        context = session.own.length + tokens_in(session.prefix)
         turn = 0
         while turn != cut:
             new = of.new.tokens(draw) if turn or session.goes_on else 0

@@ -1,4 +1,4 @@
-"""When conversations begin: drawn, as in a file, or one after another by this many users."""
+"""When conversations begin: at drawn times, as in a file, or one after another for each user."""
 
 import math
 import random
@@ -25,11 +25,11 @@ _BEGIN_SECONDS = 10.0
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     """How conversations arrive.
 
-    `rate` is in calls a second, counted as if none had to wait for another. It grows evenly to
+    `rate` is in calls per second, counted as if none had to wait for another. It grows linearly to
     `to_rate` if that is given. `cv` is the coefficient of variation of the times between: 1 is
-    Poisson, more comes in bursts (gamma). `like` is a file of traffic whose times are taken, made
-    faster or slower to the rate if one is given. `users` makes a closed loop: each has a
-    conversation, and begins the next one when that is over.
+    Poisson, more comes in bursts (gamma). `like` is a file of traffic whose times are used, scaled
+    to the rate if one is given. `users` makes a closed loop: each has a conversation, and begins
+    the next one when that is over.
     """
 
     rate: Rate | None = None
@@ -42,8 +42,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
     """Return a trace whose conversations begin at other times; each keeps its own pauses.
 
-    Without anything asked for, it is the trace. Raises `ConfigError`, also if the last one would
-    begin after `MAX_SECONDS`.
+    Without parameters the trace stays as it is. Raises `ConfigError`, also if the last conversation
+    would begin after `MAX_SECONDS`.
     """
     if arrivals.users is not None:
         return _closed(trace, arrivals.users)
@@ -56,8 +56,8 @@ def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
     calls = _started(trace.calls, starts)
     if not calls[-1].at <= MAX_SECONDS:
         raise ConfigError(
-            f"the last of {len(calls):,} requests would come after more than a year: let them"
-            " come faster",
+            f"the last of {len(calls):,} requests would come after more than a year: raise"
+            " the rate",
             trace.name,
         )
     return replace(trace, calls=calls, closed=False)
@@ -66,29 +66,23 @@ def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
 def _started(calls: Sequence[Call], starts: Iterable[float]) -> list[Call]:
     """Let conversations begin at these times, in the order in which they have begun.
 
-    None waits for another one any more, as those of one user do.
+    Conversations no longer wait for each other, as those of one user do.
     """
     coming = iter(starts)
     shifts: dict[int, float] = {}
+    begun: list[Call] = []
     for call in calls:
         if call.session not in shifts:
             shifts[call.session] = next(coming) - call.at
-    return ordered(
-        replace(
-            call,
-            at=call.at + shifts[call.session],
-            after=None if call.after is None else _within(calls, call.after, call.session),
-        )
-        for call in calls
-    )
-
-
-def _within(calls: Sequence[Call], number: int, session: int) -> int | None:
-    return number if calls[number].session == session else None
+        after = call.after
+        if after is not None and calls[after].session != call.session:
+            after = None
+        begun.append(replace(call, at=call.at + shifts[call.session], after=after))
+    return ordered(begun)
 
 
 def _drawn(trace: Trace, arrivals: Arrivals, seed: int) -> Iterator[float]:
-    """Draw starts of an even rate of one, and bend time so that the rate is what it is to be."""
+    """Draw starts at a constant rate of 1, and stretch time so that they have the wanted rate."""
     sessions = len({call.session for call in trace.calls})
     first = (arrivals.rate or 1.0) * sessions / len(trace.calls)
     last = first if arrivals.to_rate is None else first * arrivals.to_rate / (arrivals.rate or 1.0)
@@ -107,7 +101,7 @@ def _drawn(trace: Trace, arrivals: Arrivals, seed: int) -> Iterator[float]:
 
 
 def _like(path: Path, trace: Trace, rate: float | None, seed: int) -> Iterator[float]:
-    """Return the times of a file's calls; a file that is too short begins again."""
+    """Return the times of a file's calls; a file that is too short is repeated."""
     times = [call.at for call in read_file(path, seed=seed).calls]
     sessions = len({call.session for call in trace.calls})
     span = times[-1] * len(times) / max(1, len(times) - 1)
@@ -123,7 +117,7 @@ def _again(times: Sequence[float], span: float) -> Iterator[float]:
 
 
 def _closed(trace: Trace, users: int) -> Trace:
-    """Deal the conversations out to users, who begin evenly in the first seconds."""
+    """Deal the conversations out to users, whose starts are spread over the first seconds."""
     conversations: defaultdict[int, list[int]] = defaultdict(list)
     for number, call in enumerate(trace.calls):
         conversations[call.session].append(number)
@@ -132,11 +126,11 @@ def _closed(trace: Trace, users: int) -> Trace:
     for user in range(min(users, len(listed))):
         at, last = _BEGIN_SECONDS * user / users, None
         for conversation in listed[user::users]:
-            places = {number: len(calls) + place for place, number in enumerate(conversation)}
+            places: dict[int | None, int] = {}
             for number in conversation:
                 call = trace.calls[number]
+                places[number] = len(calls)
                 # What comes after another conversation was one of another user's.
-                after = last if call.after is None else places.get(call.after, last)
-                calls.append(replace(call, at=at, after=after))
+                calls.append(replace(call, at=at, after=places.get(call.after, last)))
             last = len(calls) - 1
     return replace(trace, calls=calls, closed=True)

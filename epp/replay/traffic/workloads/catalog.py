@@ -1,7 +1,7 @@
 """inference-perf's workload catalog: conversations of a system prompt, a context and turns.
 
 Parameters are those of kubernetes-sigs/inference-perf, workload-catalog/*/config.json, 2026-08.
-What all share is the system prompt; the context is each conversation's own.
+All conversations share the system prompt; each has a context of its own.
 """
 
 import random
@@ -15,14 +15,14 @@ from epp.replay.traffic.workloads.distributions import Distribution, fixed
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What conversations are made of, in tokens and seconds.
+    """The parts of conversations, in tokens and seconds.
 
-    `context` comes before the first turn; `new` is what each turn adds, the first too. A
-    conversation of no turn but one has no `gap`.
+    `context` comes before the first turn; `new` is what each turn adds, including the first. A
+    conversation of one turn has no `gap`.
     """
 
     system: int
-    context: Distribution
+    context: Distribution = fixed(0)
     new: Distribution
     output: Distribution
     turns: Distribution = fixed(1)
@@ -43,8 +43,6 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         for _ in range(max(1, round(self.turns.draw(draw)))):
             yield DrawnTurn(self.gap.draw(draw), self.new.tokens(draw), self.output.tokens(draw))
 
-
-_NONE = fixed(0)
 
 CATALOG = {
     "interactive-chat": CatalogEntry(
@@ -76,21 +74,18 @@ CATALOG = {
     ),
     "reasoning": CatalogEntry(
         system=250,
-        context=_NONE,
         new=Distribution("lognormal", 1000, 800, 100, 5000),
         output=Distribution("exponential", 8000, 6500, 500, 32_000),
         longest=40_000,
     ),
     "batch-summarization-rag": CatalogEntry(
         system=500,
-        context=_NONE,
         new=Distribution("bimodal", 15_000, 22_000, 1000, 80_000),
         output=Distribution("normal", 500, 300, 50, 2000),
         longest=100_000,
     ),
     "batch-synthetic-data-generation": CatalogEntry(
         system=2000,
-        context=_NONE,
         new=Distribution("lognormal", 500, 1200, 50, 15_000),
         output=Distribution("uniform", 4000, 2500, 500, 8000),
         longest=30_000,
@@ -114,7 +109,6 @@ CATALOG = {
         new=Distribution("lognormal", 1500, 1200, 100, 10_000),
         output=Distribution("lognormal", 800, 800, 50, 4000),
         turns=Distribution("lognormal", 6, 4, 2, 20),
-        gap=_NONE,
         longest=250_000,
     ),
 }

@@ -1,7 +1,8 @@
 """Writes conversations as calls: each prompt is the one before, its answer, and something new.
 
-The own tokens of a conversation are all equal: its prompts are prefixes of each other, and have no
-others in common than the shared ones before. So a prompt is of few runs, however many its turns.
+A conversation's own tokens are all equal: its prompts are prefixes of each other, and share with
+other conversations only the tokens before them. So a prompt has few runs, however many turns it
+has.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from epp.replay.traffic.calls import Call, Run, Runs, tokens_in
 
 
 class DrawnTurn(NamedTuple):
-    """`new` tokens of prompt and an answer of `output`, `gap` seconds after the answer before."""
+    """`new` prompt tokens, and an answer of `output`, `gap` seconds after the previous answer."""
 
     gap: float
     new: int
@@ -30,9 +31,9 @@ class Script:
     def write(self, prefix: Runs, own: Run, turns: Iterable[DrawnTurn], longest: int) -> Run:
         """Write a conversation; return its own tokens with the last answer.
 
-        Its first prompt is `prefix`, `own` and what is new. It ends where a prompt would be longer
-        than `longest`; the first call is written in any case. Raises `ConfigError`
-        for a call too many.
+        Its first prompt is `prefix`, `own` and what is new. It ends before a prompt that would be
+        longer than `longest`; the first call is always written. Raises `ConfigError` for too many
+        calls.
         """
         shared, at, after = tokens_in(prefix), 0.0, None
         marks: tuple[int, ...] = (shared,) if shared else ()
@@ -40,7 +41,8 @@ class Script:
             asked = Run(own.token, own.length + new)
             if after is not None and shared + asked.length > longest:
                 break
-            at += gap if after is not None else 0.0
+            think = 0.0 if after is None else gap
+            at += think
             marks = (*marks, shared + asked.length)
             call = Call(
                 at=at,
@@ -48,7 +50,7 @@ class Script:
                 response=(Run(own.token, output),),
                 session=self._sessions,
                 after=after,
-                think=gap if after is not None else 0.0,
+                think=think,
                 marks=marks,
             )
             self.calls.append(self._budget(call))

@@ -13,9 +13,9 @@ _SPREAD = 0.1
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A distribution of this shape; what is drawn outside of `low` and `high` is the nearer one.
+    """A distribution of this shape; values outside of `low` to `high` become the nearer bound.
 
-    Clamping moves the mean: `mean` and `deviation` are those before it. `uniform` uses neither.
+    `mean` and `deviation` are those before clamping, which moves them. `uniform` uses neither.
     """
 
     shape: Shape
@@ -39,7 +39,7 @@ def fixed(value: float) -> Distribution:
 
 
 def lognormal(mean: float, median: float, high: float = math.inf) -> Distribution:
-    """Return the lognormal distribution of this mean and median, which is no more than the mean."""
+    """Return the lognormal distribution with this mean, and a median that is at most the mean."""
     # The mean is exp(mu + sigma^2 / 2), the median exp(mu), the variance mean^2 (exp(sigma^2) - 1).
     deviation = mean * math.sqrt((mean / median) ** 2 - 1)
     return Distribution("lognormal", mean, deviation, 0.0, high)
@@ -51,9 +51,9 @@ def _lognormal(of: Distribution, draw: random.Random) -> float:
 
 
 def _bimodal(of: Distribution, draw: random.Random) -> float:
-    """Draw of two modes which together have the mean and deviation.
+    """Draw from two modes that together have the mean and deviation.
 
-    Publishers name no modes: the lower one is `low`, or a deviation below the mean.
+    The modes are not published: the lower one is `low`, or one deviation below the mean.
     """
     lower = max(of.low, of.mean - of.deviation)
     upper = of.mean + of.deviation**2 / (of.mean - lower)

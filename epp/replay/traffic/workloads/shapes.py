@@ -15,8 +15,8 @@ from epp.replay.traffic.workloads.distributions import Distribution, fixed
 class SharedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """`groups` system prompts of `system` tokens, `users` in each, lengths in tokens.
 
-    Each user asks a question of its own, and always the same; in `rounds` of more than one it
-    goes on with a conversation instead, whose every turn adds a question.
+    Each user has one question and always asks it. With more than one of `rounds`, a user holds a
+    conversation instead, in which every turn adds a question.
     """
 
     groups: int
@@ -27,7 +27,7 @@ class SharedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 1
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw what this many users do, all from 0 seconds; each asks again once all have."""
+        """Draw the calls of this many users, from 0 seconds on; each asks again once all have."""
         draw, ids, script = random.Random(seed), TokenNames(), Script()
         users = [(group, user) for group in range(self.groups) for user in range(self.users)]
         draw.shuffle(users)

@@ -7,7 +7,7 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from epp.policy.peers.memory.responses import Responses
 from tests.model.rig import Rig
-from tests.policy.context import Context
+from tests.policy.started import Context
 
 R1 = RequestId("r1")
 POD = EndpointId("default/pod-0")

@@ -7,8 +7,8 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from tests.model.rig import Rig
-from tests.policy.context import Context
 from tests.policy.peers.desk import BLOCK
+from tests.policy.started import Context
 
 PODS = ["pod-0", "pod-1", "pod-2"]
 

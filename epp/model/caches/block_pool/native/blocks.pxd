@@ -1,7 +1,8 @@
 """The blocks of one pool: cached, found and deleted. Part of `pool.pyx`.
 
-If several have one hash, the map has a record in their place, from which they hang in the order in
-which they were cached: the first one is found. Their own `block_hash` holds their neighbours.
+If several blocks have the same hash, the map has a record in their place, and the record links to
+them in the order in which they were cached. The first one is found. The `block_hash` of each of
+these blocks holds its neighbours instead.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -38,7 +39,7 @@ cdef inline void link_copies(Store* store, uint32_t first, uint32_t second) noex
 
 
 cdef inline void add_copy(Store* store, uint32_t entry, uint32_t block) noexcept nogil:
-    """Add a block after those of its hash; there must be a number for a record."""
+    """Add a block after those with its hash; there must be a free number for a record."""
     cdef uint32_t record = entry
     if not store.blocks[entry].link & RECORD:
         record = new_number(store)
@@ -56,7 +57,7 @@ cdef inline void add_copy(Store* store, uint32_t entry, uint32_t block) noexcept
 
 
 cdef inline void drop_copy(Store* store, uint32_t block) noexcept nogil:
-    """Remove a block from those of its hash; if one is left, it gets its hash back."""
+    """Remove a block from those with its hash; if one is left, that one gets its hash back."""
     cdef uint32_t before = copy_before(store, block), after = copy_after(store, block)
     cdef uint32_t record, left
     link_copies(store, before, after)
@@ -74,7 +75,7 @@ cdef inline void drop_copy(Store* store, uint32_t block) noexcept nogil:
 # Blocks.
 
 cdef inline uint32_t add_unhashed(Store* store, uint64_t serial, uint32_t size) noexcept nogil:
-    """Add a block in use that has no hash yet; there must be a number for it."""
+    """Add a block in use that has no hash yet; there must be a free number for it."""
     cdef uint32_t block = new_number(store)
     cdef Block* at = store.blocks + block
     at.block_hash, at.size = serial, size
@@ -112,14 +113,14 @@ cdef inline void delete_block(Store* store, uint32_t block) noexcept nogil:
 
 
 cdef inline uint64_t hash_of(Store* store, uint32_t block) noexcept nogil:
-    """Return the hash of a block, which may be one of several that have it."""
+    """Return the hash of a block, even if several blocks have that hash."""
     while store.blocks[block].link & COPIED:
         block = copy_before(store, block)
     return store.blocks[block].block_hash
 
 
 cdef inline bint is_found(Store* store, uint32_t block) noexcept nogil:
-    """Whether a block has a hash, by which it is found and not another one of it."""
+    """Whether a block has a hash, and is the one that is found by that hash."""
     cdef uint32_t link = store.blocks[block].link
     if link & (UNHASHED | RECORD):
         return False
@@ -129,7 +130,7 @@ cdef inline bint is_found(Store* store, uint32_t block) noexcept nogil:
 cdef inline Py_ssize_t find_longest_hit(
     Store* store, const uint64_t* hashes, Py_ssize_t count, uint32_t* blocks
 ) noexcept nogil:
-    """Count the leading hashes that are held; `blocks`, unless NULL, gets the blocks of these."""
+    """Count the leading hashes that are held; `blocks`, unless NULL, gets their blocks."""
     cdef Py_ssize_t at
     cdef uint32_t block
     for at in range(count):

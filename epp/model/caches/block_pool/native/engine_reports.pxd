@@ -1,6 +1,6 @@
 """Reports of the engine: hashes of generated blocks, stored and evicted ones. Part of `pool.pyx`.
 
-The rules are those of `epp.model.caches.block_pool.pool`, which says what they are and why.
+The rules and their reasons are in `epp.model.caches.block_pool.pool`.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -20,7 +20,7 @@ from epp.model.caches.block_pool.native.requests cimport (
 
 
 cdef inline Py_ssize_t still_unhashed(Store* store, Lease* lease) noexcept nogil:
-    """Count the unhashed blocks that a lease still has; it forgets the others."""
+    """Count the unhashed blocks that a lease still has; drop the others from the lease."""
     cdef Py_ssize_t at, kept = lease.hashed
     cdef Block* block
     for at in range(lease.hashed, lease.count):
@@ -35,9 +35,9 @@ cdef inline Py_ssize_t still_unhashed(Store* store, Lease* lease) noexcept nogil
 cdef inline Py_ssize_t assign_hashes(
     Pool* pool, Lease* lease, const uint64_t* hashes, const uint64_t* sizes, Py_ssize_t most
 ) noexcept nogil:
-    """Replace unhashed blocks by hashed ones, as far as these reach.
+    """Replace unhashed blocks by hashed ones, as far as both last.
 
-    Returns how many there are, at most `most`; below 0 without memory.
+    Returns the number of hashed blocks, at most `most`; below 0 without memory.
     """
     cdef Py_ssize_t rest = still_unhashed(&pool.store, lease), count = 0, at
     cdef Py_ssize_t gone = 0
@@ -54,7 +54,7 @@ cdef inline Py_ssize_t assign_hashes(
         return 0
     if not (reserve_blocks(lease, count) and reserve(&pool.store, 2 * count)):
         return -1
-    unhashed = lease.blocks + lease.hashed + count  # out of the way of those with hashes
+    unhashed = lease.blocks + lease.hashed + count  # out of the way of the hashed blocks
     memmove(unhashed, lease.blocks + lease.hashed, rest * sizeof(uint32_t))
     for at in range(count):
         size = min(bounded(sizes[at]), room)
@@ -75,7 +75,7 @@ cdef inline Py_ssize_t assign_hashes(
 cdef inline Py_ssize_t shorten(
     Store* store, const uint32_t* unhashed, int64_t tokens, bint released
 ) noexcept nogil:
-    """Take tokens from the start of unhashed blocks; return how many of these are gone."""
+    """Take tokens from the start of unhashed blocks; return how many blocks are then gone."""
     cdef Py_ssize_t gone = 0
     cdef Block* block
     while tokens:
@@ -96,7 +96,7 @@ cdef inline Py_ssize_t shorten(
 cdef inline bint store_blocks(
     Pool* pool, const uint64_t* hashes, const uint64_t* sizes, Py_ssize_t count
 ) noexcept nogil:
-    """Append the blocks that are not held to the queue, as far as there is space.
+    """Append the blocks that are not held yet to the queue, as far as there is space.
 
     False without memory for all of them.
     """
@@ -124,7 +124,7 @@ cdef inline bint store_blocks(
             break
         tokens -= bounded(sizes[at])
         come += 1
-    pool.blank_tokens += tokens  # of what found no memory
+    pool.blank_tokens += tokens  # of blocks for which there was no memory
     for at in range(come - 1, -1, -1):
         insert(store, blocks[at], tail(store))
         store.blocks[blocks[at]].link |= COMPUTED
@@ -159,7 +159,7 @@ cdef inline void discard_block(Pool* pool, uint32_t block) noexcept nogil:
 
 
 cdef inline void coarsen(Pool* pool, int64_t fewer) noexcept nogil:
-    """Hold `fewer` blocks fewer: evict those that are next."""
+    """Hold `fewer` blocks fewer: evict the next ones."""
     cdef Store* store = &pool.store
     cdef int64_t target = max(0, <int64_t>(store.taken - store.records) - fewer)
     while store.taken - store.records > target and head(store):

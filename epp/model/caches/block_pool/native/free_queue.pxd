@@ -1,6 +1,6 @@
 """The free queue: blocks that no request holds and that have content, in the order of eviction.
 
-Part of `pool.pyx`. A doubly linked list that begins and ends at block 0.
+Part of `pool.pyx`. The queue is a doubly linked list that begins and ends at block 0.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -12,17 +12,17 @@ from epp.model.caches.block_pool.native.store cimport (
 
 
 cdef inline uint32_t head(Store* store) noexcept nogil:
-    """Return the block that is evicted next, or none."""
+    """Return the block that is evicted next, or 0."""
     return store.blocks[0].newer if store.room else 0
 
 
 cdef inline uint32_t tail(Store* store) noexcept nogil:
-    """Return the block that is evicted last, or none."""
+    """Return the block that is evicted last, or 0."""
     return store.blocks[0].older if store.room else 0
 
 
 cdef inline void insert(Store* store, uint32_t block, uint32_t before) noexcept nogil:
-    """Add a block that is evicted right after `before`, which is 0 for the first."""
+    """Add a block, to be evicted right after `before`; 0: it is evicted first."""
     cdef Block* blocks = store.blocks
     cdef uint32_t after = blocks[before].newer
     blocks[block].older, blocks[block].newer = before, after
@@ -31,7 +31,7 @@ cdef inline void insert(Store* store, uint32_t block, uint32_t before) noexcept 
 
 
 cdef inline void unlink(Store* store, uint32_t block) noexcept nogil:
-    """Take a block out, wherever it is."""
+    """Take a block out of the queue, wherever it is."""
     cdef Block* blocks = store.blocks
     cdef uint32_t before = blocks[block].older, after = blocks[block].newer
     blocks[before].newer, blocks[after].older = after, before
@@ -49,7 +49,7 @@ cdef inline int64_t evict_block(Store* store, uint32_t block) noexcept nogil:
 
 
 cdef inline int64_t evict(Store* store, int64_t tokens) noexcept nogil:
-    """Evict from the head until `tokens` are free; return how many are: more, or all there is."""
+    """Evict from the head until at least `tokens` are free, or all; return how many are."""
     cdef int64_t freed = 0
     cdef Py_ssize_t ready = 0
     while freed < tokens and head(store):
@@ -61,7 +61,7 @@ cdef inline int64_t evict(Store* store, int64_t tokens) noexcept nogil:
 
 
 cdef inline Py_ssize_t prefetch_head(Store* store, int64_t tokens) noexcept nogil:
-    """Prefetch the entries that evicting `tokens` looks up; return of how many blocks."""
+    """Prefetch the entries that evicting `tokens` will look up; return the number of blocks."""
     cdef uint64_t[16] hashes
     cdef uint32_t block = head(store)
     cdef Py_ssize_t count = 0
@@ -75,7 +75,7 @@ cdef inline Py_ssize_t prefetch_head(Store* store, int64_t tokens) noexcept nogi
 
 
 cdef inline void touch(Store* store, const uint32_t* found, Py_ssize_t count) noexcept nogil:
-    """Add a reference to each block; one that no request held leaves the queue."""
+    """Add a reference to each block; blocks that no request held leave the queue."""
     cdef Block* block
     cdef Py_ssize_t at
     for at in range(count):
@@ -90,7 +90,7 @@ cdef inline void touch(Store* store, const uint32_t* found, Py_ssize_t count) no
 cdef inline void free_blocks(
     Store* store, const uint32_t* held, Py_ssize_t count, uint32_t computed
 ) noexcept nogil:
-    """Remove a reference from each block, the last first; append those that are free now.
+    """Remove a reference from each block, the last one first; queue those that are free now.
 
     `computed` is `COMPUTED` if the request has computed them, else 0.
     """
@@ -103,7 +103,7 @@ cdef inline void free_blocks(
 
 
 cdef inline void insert_behind(Store* store, uint32_t block, uint32_t follower) noexcept nogil:
-    """Free a new block, to be evicted right after `follower`, which follows it in its chain."""
+    """Queue a new block, to be evicted right after `follower`, its successor in the chain."""
     insert(store, block, follower)
     if follower == store.last_hole:
         store.last_hole = block

@@ -7,7 +7,7 @@ cdef uint64_t _last_serial = 0
 
 
 cdef uint64_t next_serial() noexcept:
-    """Return the number of another pool or lease, never 0."""
+    """Return a number for a new pool or lease, never 0."""
     global _last_serial
     _last_serial += 1
     return _last_serial
@@ -25,7 +25,7 @@ cdef int64_t tokens_of(object given, int64_t most) except -1:
 cdef int read_blocks(
     object hashes, object sizes, UInt64View* hash_view, UInt64View* size_view
 ) except -1:
-    """Read hashes and sizes; both views are to be released."""
+    """Read hashes and sizes; the caller releases both views."""
     acquire_view(hash_view, hashes)
     try:
         acquire_view(size_view, sizes)
@@ -41,7 +41,7 @@ cdef void release_views(UInt64View* hash_view, UInt64View* size_view) noexcept:
 
 
 cdef object take_log(Store* store, Log* log, bint held):
-    """Empty a log; return its hashes that are held, or those that are not."""
+    """Empty a log; return those of its hashes that are held, or are not held without `held`."""
     cdef array hashes
     cdef uint64_t* into
     cdef size_t at
@@ -66,7 +66,7 @@ cdef object take_log(Store* store, Log* log, bint held):
 
 
 cdef bint list_found(Store* store, uint32_t block, array hashes, array sizes, Py_ssize_t at):
-    """Write a block at a place of two lists, if it is found by its hash; return whether."""
+    """Write a block at place `at` of both lists, if its hash finds it; return whether it does."""
     if not is_found(store, block):
         return False
     hashes.data.as_ulonglongs[at] = hash_of(store, block)
@@ -77,15 +77,11 @@ cdef bint list_found(Store* store, uint32_t block, array hashes, array sizes, Py
 @cython.final
 @cython.freelist(64)
 cdef class PoolLease:
-    """What one request holds; blocks are numbers of the pool with that serial. See `pool.py`."""
+    """What one request holds; blocks are numbers of the pool with this serial. See `pool.py`."""
 
     cdef Lease state
     cdef uint64_t pool
     cdef bint expected
-
-    def __cinit__(self):
-        memset(&self.state, 0, sizeof(Lease))
-        self.pool, self.expected = 0, False
 
     def __dealloc__(self):
         free(self.state.blocks)
@@ -108,10 +104,10 @@ cdef class PoolLease:
 
     @property
     def blocks(self):
-        """The numbers of the blocks with hashes; none after its release."""
+        """The numbers of the blocks with hashes; empty after the release."""
         return [self.state.blocks[at] for at in range(self.state.hashed)]
 
     @property
     def unhashed_blocks(self):
-        """Those of the blocks without hashes; after its release some may be gone."""
+        """The numbers of the blocks without hashes; after the release some may be gone."""
         return [self.state.blocks[at] for at in range(self.state.hashed, self.state.count)]

@@ -1,9 +1,9 @@
 # cython: language_level=3, cdivision=True
 """The block pool over C arrays: no object per block, one per request.
 
-The contract is `../pool.py`, where the rules are explained. Here they are in `requests.pxd` and
-`engine_reports.pxd`, over the blocks (`blocks.pxd`, `store.pxd`) and the queue of the free ones
-(`free_queue.pxd`). Hashes that are handed out are in arrays of unsigned 64 bits.
+The contract is `../pool.py`, where the rules are explained. Here the rules are in `requests.pxd`
+and `engine_reports.pxd`, the blocks in `blocks.pxd` and `store.pxd`, and the queue of free blocks
+in `free_queue.pxd`. Returned hashes are in arrays of unsigned 64-bit integers.
 """
 
 from itertools import islice
@@ -12,7 +12,6 @@ cimport cython
 from cpython.array cimport array, clone, resize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memset
 
 from epp.model.caches.block_pool.native.blocks cimport find_longest_hit, hash_of, is_found
 from epp.model.caches.block_pool.native.engine_reports cimport (
@@ -49,9 +48,8 @@ cdef class BlockPool:
     cdef dict generating  # leases with unhashed blocks, the first to be forgotten first
     cdef dict generating_after  # the same, by the hash of the block that these follow; see `store`
 
-    def __cinit__(self, capacity, block=16):
-        memset(&self.state, 0, sizeof(Pool))
-        self.serial, self.engine_reports = next_serial(), False
+    def __cinit__(self, capacity, block):
+        self.serial = next_serial()
         self.generating, self.generating_after = {}, {}
         self.state.block = 1
         self.resize(capacity)
@@ -231,7 +229,7 @@ cdef class BlockPool:
         return 0
 
     cdef PoolLease generated_after(self, uint64_t anchor):
-        """Return a lease, the first of several, whose unhashed blocks follow a block."""
+        """Return the lease whose unhashed blocks follow a block; of several, the first."""
         cdef PoolLease lease
         for lease in tuple(self.generating_after.get(anchor, ())):
             if still_unhashed(&self.state.store, &lease.state):
@@ -243,7 +241,7 @@ cdef class BlockPool:
 
     def store(self, hashes, sizes):
         cdef UInt64View hash_view, size_view
-        if not self.engine_reports:  # until then, none is looked for by its hash
+        if not self.engine_reports:  # until then no lease is looked for by a hash
             self.engine_reports, self.generating_after = True, {}
             for lease, anchor in self.generating.items():
                 self.generating_after.setdefault(anchor, []).append(lease)

@@ -1,6 +1,6 @@
 """What requests do to one pool: allocate, grow, release, revoke. Part of `pool.pyx`.
 
-The rules are those of `epp.model.caches.block_pool.pool`, which says what they are and why.
+The rules and their reasons are in `epp.model.caches.block_pool.pool`.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -16,13 +16,13 @@ from epp.model.caches.block_pool.native.store cimport (
 )
 
 cdef struct Lease:
-    # What one request holds: `count` blocks, of which the first `hashed` have hashes. Once it is
-    # `released`, those without, as far as they are still there and have its `serial`.
+    # What one request holds: `count` blocks, of which the first `hashed` have hashes. Once this is
+    # `released`, its blocks without hashes, as far as they still exist and have its `serial`.
     uint32_t* blocks
     Py_ssize_t room
     Py_ssize_t hashed
     Py_ssize_t count
-    Py_ssize_t cached  # the first of `blocks`, which were hits
+    Py_ssize_t cached  # how many of `blocks`, from the first, were hits
     int64_t tokens
     int64_t reserved_tokens
     uint64_t serial
@@ -32,7 +32,7 @@ cdef struct Lease:
 cdef struct Pool:
     Store store
     int64_t capacity
-    int64_t blank_tokens  # without content; below 0 after shrinking under load
+    int64_t blank_tokens  # space without content; below 0 after shrinking under load
     int64_t block
 
 cdef enum Answer:
@@ -51,7 +51,7 @@ cdef inline int64_t free_tokens(Pool* pool) noexcept nogil:
 
 
 cdef inline void allocate_space(Pool* pool, int64_t tokens) noexcept nogil:
-    """Take space: first space without content, then from the head of the free queue."""
+    """Take space: first space without content, then that of blocks at the head of the queue."""
     pool.blank_tokens -= tokens
     if pool.blank_tokens < 0:
         pool.blank_tokens += evict(&pool.store, -pool.blank_tokens)
@@ -73,7 +73,7 @@ cdef inline bint reserve_blocks(Lease* lease, Py_ssize_t more) noexcept nogil:
 
 
 cdef inline void keep_unhashed(Lease* lease) noexcept nogil:
-    """Keep the unhashed blocks of a lease only, and no more memory than these need."""
+    """Keep only the unhashed blocks of a lease, and no more memory than these need."""
     cdef void* got = NULL
     lease.count -= lease.hashed
     if lease.count:
@@ -99,8 +99,8 @@ cdef inline Answer allocate(
 ) noexcept nogil:
     """Allocate a prompt of `count` blocks, of which the first `lookup` may hit.
 
-    `lease` has room for the blocks, and has the other space to allocate in `reserved_tokens`;
-    `later` tokens must fit too. With any answer but `DONE` nothing has changed.
+    `lease` has room for the blocks; its `reserved_tokens` are allocated besides, and `later` tokens
+    must fit too. Unless the answer is `DONE`, nothing has changed.
     """
     cdef Store* store = &pool.store
     cdef int64_t held = 0, queued = 0, fresh = 0, need
@@ -163,14 +163,14 @@ cdef inline Answer grow(Pool* pool, Lease* lease, int64_t computed) noexcept nog
 
 
 cdef inline bint is_shared(Block* block) noexcept nogil:
-    """Whether a block in use is not only one request's: another holds it, or has computed it."""
+    """Whether a block in use is shared: another request holds it, or has computed it."""
     return block.newer > 1 or block.link & COMPUTED != 0
 
 
 cdef inline void correct_sizes(
     Store* store, Lease* lease, const uint64_t* sizes
 ) noexcept nogil:
-    """Correct the sizes of the hashed blocks that it brought and that are not shared."""
+    """Correct the sizes of the hashed blocks that the request added and that are not shared."""
     cdef uint32_t* own = lease.blocks + lease.cached
     cdef int64_t grown = 0, change
     cdef bint one_by_one = False
@@ -208,7 +208,7 @@ cdef inline void release(Pool* pool, Lease* lease) noexcept nogil:
 
 
 cdef inline bint revoke(Pool* pool, Lease* lease) noexcept nogil:
-    """End a request that was not computed: evict what no other holds and none has computed.
+    """End a request that was not computed: evict blocks that no request holds or has computed.
 
     Return whether anything was evicted.
     """

@@ -1,13 +1,13 @@
 """The blocks of one pool, by number and by hash, in C arrays. Part of `pool.pyx`.
 
-A block is a number; 0 is none, and stands for both ends of the queue. It has a size in tokens, a
+A block is a number; 0 means none, and stands for both ends of the queue. It has a size in tokens, a
 hash, and either its neighbours in the free queue or the number of requests that hold it: 24 bytes,
 and about 3 for its place in the map from hashes to blocks.
 
-The map is a table of chained blocks that grows bucket by bucket (linear hashing), two for three
-hashes, so that there is no moment at which all of it is moved.
+The map is a table of chained blocks with two buckets for three hashes. It grows bucket by bucket
+(linear hashing), so that it is never moved as a whole.
 
-Without memory, functions say so, and nothing has changed; `log_failed` says that a change could not
+Functions that get no memory return that, and have changed nothing. `log_failed`: a change could not
 be recorded.
 """
 
@@ -69,7 +69,7 @@ cdef struct Store:
     uint32_t open_buckets
     uint32_t level     # the power of two at or below the number of buckets
     uint32_t entries   # of the map
-    uint32_t last_hole # the newest free block that may lack what precedes it
+    uint32_t last_hole # the newest free block whose predecessors may be missing
     int64_t queued_tokens  # of the free queue
     Log stored
     Log evicted
@@ -93,7 +93,7 @@ cdef inline void record(Store* store, Log* log, Log* opposite, uint64_t block_ha
 
 
 cdef inline bint reserve(Store* store, uint64_t more) noexcept nogil:
-    """Make sure that there are `more` numbers.
+    """Make sure that `more` numbers are free.
 
     False without memory, or if the pool would have more than 2**26 blocks.
     """
@@ -117,7 +117,7 @@ cdef inline bint reserve(Store* store, uint64_t more) noexcept nogil:
 
 
 cdef inline uint32_t new_number(Store* store) noexcept nogil:
-    """Return a number that is not used; there must be one (`reserve`)."""
+    """Return an unused number; `reserve` must have made one."""
     cdef uint32_t given = store.spare
     if given:
         store.spare = store.blocks[given].newer
@@ -156,7 +156,7 @@ cdef inline void prefetch_entries(
 ) noexcept nogil:
     """Prefetch the entries of the next hashes, `PREFETCHED` at most, into the processor's cache.
 
-    All of them take the time of one; looked up one by one, each would wait for its own.
+    Together they take the time of one; looked up one by one, each would have to be waited for.
     """
     cdef uint32_t[16] heads
     cdef Py_ssize_t at
@@ -183,7 +183,7 @@ cdef inline uint32_t find_entry(Store* store, uint64_t block_hash) noexcept nogi
 
 
 cdef inline uint32_t find_block(Store* store, uint64_t block_hash) noexcept nogil:
-    """Return the block of a hash, of several the one cached first; or none."""
+    """Return the block of a hash, or 0; if there are several, the one that was cached first."""
     cdef uint32_t entry = find_entry(store, block_hash)
     return store.blocks[entry].newer if entry and store.blocks[entry].link & RECORD else entry
 
@@ -195,7 +195,7 @@ cdef inline void chain_entry(Store* store, uint32_t entry) noexcept nogil:
 
 
 cdef inline bint open_bucket(Store* store) noexcept nogil:
-    """Open one more bucket, and fill it from the one that it is split off; False: no memory."""
+    """Split one more bucket off another one, and fill it from there; False without memory."""
     cdef uint32_t most = store.most_buckets, at, following
     cdef void* got
     if store.open_buckets == store.most_buckets:

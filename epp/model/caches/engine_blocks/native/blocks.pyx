@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """An engine's blocks in rows of C (`rows.pxd`), copies of most of them in the row.
 
-The contract is `../blocks.py`. Copies in other groups than the first, and those beyond what
-a row can count, are in tables (`table.pxd`), and so is what fills our blocks.
+The contract is `../blocks.py`. Tables (`table.pxd`) have the copies in other groups than the first,
+those beyond what a row can count, and what fills our blocks.
 """
 
 cimport cython
@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_FromUnsignedLongLong
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from epp.model.caches.engine_blocks.native.rows cimport (
     AFTER, FILLED, FIRST, FULL, GROUPS, MAX_COPIES, ONE_AFTER, ONE_FIRST, ROW_SHARDS, WHOLE,
@@ -50,9 +50,6 @@ cdef class EngineBlocks:
     def __cinit__(self, block, secret=0):
         if block < 1:
             raise ValueError("a block must have tokens")
-        memset(self._shards, 0, sizeof(self._shards))
-        memset(self._copies, 0, sizeof(self._copies))
-        memset(self._fillers, 0, sizeof(self._fillers))
         self._block = block
         self._secret = PyLong_AsUnsignedLongLong(secret)
         self._before = <uint32_t*>PyMem_Malloc(self._block * sizeof(uint32_t))
@@ -362,7 +359,7 @@ cdef class EngineBlocks:
         return 0
 
     cdef bint _remove_copy(self, Row* row, int group) noexcept:
-        """Return whether it was the last one of a group; there is one."""
+        """Remove a copy, which must exist; return whether it was the last one of its group."""
         cdef Entry* entry = NULL
         if self._copies[group] != NULL:
             entry = find(self._copies[group], self._key(row))

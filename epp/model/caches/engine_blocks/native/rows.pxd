@@ -1,11 +1,11 @@
 """Rows of an engine's blocks in the order in which they came, found by name: 24 to 27 bytes each.
 
 A shard is an array of rows and an index of them, open addressing with linear probing. Rows of
-blocks that are gone stay until there is no room, then those that are left are moved together. What
-does not fit into a row is in the shard's words: token ids of blocks of more than one token, and
-hashes of several blocks of ours. No step moves more than one shard.
+removed blocks stay until there is no room; then the live rows are moved together. The shard's words
+have what does not fit into a row: token ids of blocks of more than one token, and hashes of several
+blocks of ours. No step moves more than one shard.
 
-What is returned as a pointer holds until the next row comes or goes.
+Returned pointers are valid until the next row is added or removed.
 """
 
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc

@@ -1,1 +1,0 @@
-"""Replay: what a run costs, and what recording and a shadow cost a picker."""
