@@ -22,13 +22,13 @@ from bench.progress import Progress
 ROUTE: Route = TRANSPORT
 PODS, MANY = 10, 100
 CLIENTS = {20: 154.0, 60: 426.0, 100: 724.0, 150: 1_096.0, 200: 1_453.0}
-"""R#1109: the mean time to the response's head of 220 KB prompts, in ms, by clients at once."""
+"""llm-d-router's issue 1109: mean ms to a response's head, 220 KB prompts, by clients at once."""
 PLATEAU = 130.0
-"""R#1109: requests a second, however many clients there are."""
+"""llm-d-router's issue 1109: requests a second, however many clients there are."""
 IDLE_CORES = 7.5
-"""docs/operations.md: of a picker that nobody asks, with 100 endpoints."""
+"""llm-d-router's docs/operations.md: of a picker that nobody asks, with 100 endpoints."""
 LONG_RATE, LONG_CORES, LONG_CHUNKS = 5.0, 3.82, 1_000
-"""docs/operations.md: prompts of 100,000 tokens, answers of 1,000, five a second."""
+"""llm-d-router's docs/operations.md: prompts of 100,000 tokens, answers of 1,000, five a second."""
 STREAMS, MAX_STREAMS = 1_500, 1_024
 """Envoy AI Gateway #1884: streamed requests at once, and how many of them are served."""
 NOTES = (

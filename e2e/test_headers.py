@@ -19,6 +19,14 @@ async def gateway(request, echo, tmp_path_factory):
         yield made
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def silent(echo, tmp_path_factory):
+    """A picker that asks for load reports, and tells clients nothing."""
+    plan = Plan(others=(echo.target,), picker_flags=("--request-orca", "--debug-headers=false"))
+    async with corridor(plan, tmp_path_factory.mktemp("silent")) as made:
+        yield made
+
+
 async def test_a_client_cannot_say_where_its_request_goes(gateway, echo, second_echo):
     headers = {DESTINATION: second_echo.target, "x-prefiller-host-port": second_echo.target}
     answer = await gateway.post(CHAT, chat("let me through"), **headers)
@@ -82,15 +90,14 @@ async def test_a_body_of_any_kind_passes(gateway, echo):
     assert (answer.status, answer.body, echo.seen[-1].body) == (200, body, body)
 
 
-async def test_load_reports_are_asked_for_only_when_told_to(gateway, echo, start):
+async def test_load_reports_are_asked_for_only_when_told_to(gateway, echo, silent):
     await gateway.post(CHAT, chat("hello"))
     assert "endpoint-load-metrics-format" not in echo.seen[-1].headers
-    async with start(Plan(others=(echo.target,), picker_flags=("--request-orca",))) as other:
-        await other.post(CHAT, chat("hello"))
+    await silent.post(CHAT, chat("hello"))
     assert echo.seen[-1].headers["endpoint-load-metrics-format"] == "JSON"
 
 
-async def test_without_the_flag_clients_are_not_told_what_was_decided(gateway, echo, start):
+async def test_without_the_flag_clients_are_not_told_what_was_decided(gateway, silent):
     answer = await gateway.post(CHAT, chat("hello"))
     assert set(decision(answer)) == {
         "endpoint",
@@ -99,9 +106,7 @@ async def test_without_the_flag_clients_are_not_told_what_was_decided(gateway, e
         "predicted_ttft_ms",
         "cost",
     }
-    plan = Plan(others=(echo.target,), picker_flags=("--debug-headers=false",))
-    async with start(plan) as other:
-        plain = await other.post(CHAT, chat("hello"))
+    plain = await silent.post(CHAT, chat("hello"))
     assert not [name for name in plain.headers if "warmpick" in name.lower()]
 
 

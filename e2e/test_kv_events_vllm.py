@@ -38,7 +38,7 @@ async def test_what_events_say_is_what_is_hit_and_a_restart_is_seen(followed, tm
         assert followed.mirror.counts.removed > 100
         await engine.stop(20)
     async with running(followed, argv, tmp_path) as engine:
-        await followed.until(lambda: not len(followed.mirror))
+        await followed.until(lambda: not len(followed.mirror._blocks))
         again = [await engine.compare(*probe) for probe in traffic.probes(6)]
         report(capsys, f"{len(again)} prompts after a restart", again)
         assert again[0] == (0, 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import json
 import os
 import signal
@@ -49,14 +50,21 @@ class Servers:
         await asyncio.gather(*(each.stop(0) for each in self.processes.values()))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def servers(tmp_path):
-    both = Servers(tmp_path)
-    await asyncio.gather(both.start("a"), both.start("b"))
+@contextlib.asynccontextmanager
+async def simulated(folder, *names):
+    """Run simulated model servers by these names, and those that are started meanwhile."""
+    made = Servers(folder)
     try:
-        yield both
+        await asyncio.gather(*map(made.start, names))
+        yield made
     finally:
-        await both.stop()
+        await made.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers(tmp_path_factory):
+    async with simulated(tmp_path_factory.mktemp("servers"), "a", "b") as both:
+        yield both
 
 
 async def ask(gateway, body):
@@ -138,8 +146,12 @@ async def test_prompts_go_where_their_prefix_is_and_the_figures_say_so(servers, 
         assert "dossier" not in gateway.said
 
 
-async def test_a_server_that_is_killed_costs_only_what_it_had_begun(servers, tmp_path):
-    async with up(tmp_path, *servers.urls.values()) as gateway, asyncio.TaskGroup() as group:
+async def test_a_server_that_is_killed_costs_only_what_it_had_begun(tmp_path):
+    async with (
+        simulated(tmp_path, "a", "b") as servers,
+        up(tmp_path, *servers.urls.values()) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
         clients = Clients(gateway)
         for number in range(WORKERS):
             group.create_task(clients.run(number))
@@ -286,26 +298,22 @@ async def test_nothing_outlives_a_parent_that_is_killed(servers, tmp_path):
 
 
 async def test_servers_that_are_down_are_said_and_taken_in_when_they_come(tmp_path):
-    both, port = Servers(tmp_path), quiet_port()
+    port = quiet_port()
     urls = f"http://127.0.0.1:{port}", "http://nowhere.invalid:8000"
-    try:
-        async with up(tmp_path, *urls) as gateway:
-            assert "does not answer (Connection refused)" in gateway.said
-            assert "nowhere.invalid cannot be resolved" in gateway.said
-            assert (await ask(gateway, chat("hello")))[0] == 503
-            await both.start("a", f"--port={port}")
-            await gateway.says("is up")
-            assert (await ask(gateway, chat("hello", **USAGE))) == (200, "a", True)
-    finally:
-        await both.stop()
+    async with simulated(tmp_path) as servers, up(tmp_path, *urls) as gateway:
+        assert "does not answer (Connection refused)" in gateway.said
+        assert "nowhere.invalid cannot be resolved" in gateway.said
+        assert (await ask(gateway, chat("hello")))[0] == 503
+        await servers.start("a", f"--port={port}")
+        await gateway.says("is up")
+        assert (await ask(gateway, chat("hello", **USAGE))) == (200, "a", True)
 
 
 async def test_servers_of_different_models_get_what_they_serve(tmp_path):
-    both = Servers(tmp_path)
-    for name in ("a", "b"):
-        await both.start(name, f"--served-model-name=model-{name}")
-    try:
-        async with up(tmp_path, *both.urls.values()) as gateway:
+    async with simulated(tmp_path) as servers:
+        for name in ("a", "b"):
+            await servers.start(name, f"--served-model-name=model-{name}")
+        async with up(tmp_path, *servers.urls.values()) as gateway:
 
             async def listed():
                 async with gateway.client.get(gateway.url + "/v1/models") as response:
@@ -316,10 +324,8 @@ async def test_servers_of_different_models_get_what_they_serve(tmp_path):
                 found = await ask(gateway, chat("hello", **USAGE) | {"model": f"model-{name}"})
                 assert found == (200, name, True)
             assert (await ask(gateway, chat("hello") | {"model": "model-c"}))[0] == 404
-            await both.processes["b"].stop(0)
+            await servers.processes["b"].stop(0)
             await until(lambda: is_listed(listed, ["model-a"]))
-    finally:
-        await both.stop()
 
 
 async def is_listed(listed, wanted):

@@ -11,7 +11,7 @@ import aiohttp
 from bench.adversary.wires import closed, opened
 from e2e.corridor import CHAT, chat
 from e2e.from_nothing import up
-from e2e.test_up import Servers
+from e2e.test_up import simulated
 from epp.adapters.tls import certificate
 from tests.native.wire import client_hello
 
@@ -88,29 +88,27 @@ def written(folder):
 
 
 async def test_others_are_served_while_handshakes_are_attacked(tmp_path):
-    servers = Servers(tmp_path)
-    await asyncio.gather(servers.start("a"), servers.start("b"))
     key, chain = written(tmp_path)
     flags = (f"--tls-cert={chain}", f"--tls-key={key}")
-    try:
-        async with up(tmp_path, *servers.urls.values(), *flags) as gateway:
-            port = int(gateway.url.rsplit(":", 1)[1])
-            others = Others(f"https://127.0.0.1:{port}")
-            asking = asyncio.create_task(others.run())
-            idle = [await opened(port) for _ in range(1_000)]
-            for said, wait in SAID.values():
-                share = _COUNT // _AT_ONCE // len(SAID)
-                jobs = (several(port, said, share, wait=wait) for _ in range(_AT_ONCE))
-                await asyncio.gather(*jobs)
-                written(tmp_path)
-            await asyncio.gather(*(resumed(port, 10) for _ in range(20)))
-            await asyncio.sleep(11)  # the certificate is looked at again
-            await closed(*idle)
-            await asyncio.sleep(1)
-            asking.cancel()
-            assert others.bad == []
-            assert len(others.waits) > 50
-            assert max(others.waits) < WORST
-            assert "the certificate was renewed" in gateway.said
-    finally:
-        await servers.stop()
+    async with (
+        simulated(tmp_path, "a", "b") as servers,
+        up(tmp_path, *servers.urls.values(), *flags) as gateway,
+    ):
+        port = int(gateway.url.rsplit(":", 1)[1])
+        others = Others(f"https://127.0.0.1:{port}")
+        asking = asyncio.create_task(others.run())
+        idle = [await opened(port) for _ in range(1_000)]
+        for said, wait in SAID.values():
+            share = _COUNT // _AT_ONCE // len(SAID)
+            jobs = (several(port, said, share, wait=wait) for _ in range(_AT_ONCE))
+            await asyncio.gather(*jobs)
+            written(tmp_path)
+        await asyncio.gather(*(resumed(port, 10) for _ in range(20)))
+        await asyncio.sleep(11)  # the certificate is looked at again
+        await closed(*idle)
+        await asyncio.sleep(1)
+        asking.cancel()
+        assert others.bad == []
+        assert len(others.waits) > 50
+        assert max(others.waits) < WORST
+        assert "the certificate was renewed" in gateway.said

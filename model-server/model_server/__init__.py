@@ -1,1 +1,1 @@
-"""What runs on a Warmpick pod, or stands in for it in tests and demos."""
+"""The launcher of a pod's model server, and the simulator that replaces it in tests and demos."""

@@ -1,7 +1,8 @@
-"""LoRA adapters as a file wants them, and what is to be done so that an engine has them.
+"""The LoRA adapters that a file asks for, and the steps that make an engine have them.
 
-Two forms are read: `adapters: [{name, path}]`, where what is left out again is unloaded again, and
-the `vLLMLoRAConfig` of the Gateway API inference extension's LoRA syncer. Knows no HTTP.
+Two forms are read: `adapters: [{name, path}]`, in which an adapter that is removed from the list is
+unloaded, and the `vLLMLoRAConfig` of the Gateway API inference extension's LoRA syncer. This module
+knows no HTTP.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -11,11 +12,11 @@ import yaml
 
 
 class Refused(ValueError):
-    """The file makes no sense; the message says where."""
+    """The file is invalid; the message says where."""
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One adapter: its name in requests, and a folder or a hub's name."""
+    """One adapter: its name in requests, and its folder or its name on a hub."""
 
     name: str
     path: str
@@ -26,21 +27,21 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a file asks for: adapters by name, and names that are not to be served at all."""
+    """What a file asks for: adapters by name, and names that must not be served."""
 
     present: dict[str, Adapter] = {}
     absent: frozenset[str] = frozenset()
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Load an adapter; over another one of its name where `replace`."""
+    """Load an adapter; with `replace`, in place of another one of its name."""
 
     adapter: Adapter
     replace: bool = False
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Unload what goes by a name."""
+    """Unload the adapter of a name."""
 
     name: str
 
@@ -63,7 +64,7 @@ class _Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Syncer(msgspec.Struct, frozen=True, rename="camel"):
-    """`host`, `port` and the base models say what this server knows better; they are not read."""
+    """`host`, `port` and the base models are not read, because this server knows them better."""
 
     ensure_exist: _Listing = _Listing()
     ensure_not_exist: _Listing = _Listing()
@@ -73,9 +74,9 @@ SYNCER = "vLLMLoRAConfig"
 
 
 def read(text: str, served: str) -> Wanted:
-    """Return what the text of a file wants; an empty one wants nothing. Raises Refused.
+    """Return what the text of a file asks for; nothing for an empty one. Raises `Refused`.
 
-    `served` is the name of the model itself, which no adapter can have.
+    `served` is the name of the model itself, which an adapter cannot have.
     """
     try:
         given = yaml.safe_load(text)
@@ -116,10 +117,10 @@ def _by_name(adapters: list[Adapter]) -> dict[str, Adapter]:
 
 
 def steps(wanted: Wanted, loaded: Mapping[str, str], own: Collection[str]) -> Iterator[Step]:
-    """Yield what makes an engine that has `loaded` (path by name) have what is wanted.
+    """Yield the steps from an engine that has `loaded` (path by name) to what is wanted.
 
-    `own` are those that were loaded on behalf of this file: others that it does not name stay.
-    Unloading comes first, for it makes room.
+    `own` are the adapters that were loaded because of this file: others that it does not name stay.
+    Unloading comes first, because it makes room.
     """
     for name in loaded:
         if name in wanted.absent or (name in own and name not in wanted.present):

@@ -1,4 +1,4 @@
-"""What the launcher asks the engine it started, over HTTP on this machine."""
+"""The launcher's requests to the engine that it started, over HTTP on this machine."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Unanswered(Exception):
-    """The engine said no, or nothing; the message is its own."""
+    """The engine refused, or did not answer; the message is its own."""
 
 
 class _Card(msgspec.Struct, frozen=True):
@@ -37,13 +37,13 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """A session with one engine; `opened` makes it. Every method raises Unanswered."""
+    """A session with one engine; `opened` makes it. Every method raises `Unanswered`."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
     async def health(self) -> None:
-        """Return when `/health` answers 200, and so the engine lives behind its API server."""
+        """Return if `/health` answers 200: then the engine behind the API server is alive."""
         await self._say("GET", "/health", ASK_SECONDS)
 
     async def models(self) -> Models:
@@ -93,7 +93,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 def _message(said: bytes) -> str:
-    """Return what an error in OpenAI's form says."""
+    """Return the message of an error in OpenAI's form."""
     try:
         return msgspec.json.decode(said, type=_Reply).error.message
     except msgspec.DecodeError:
@@ -102,7 +102,7 @@ def _message(said: bytes) -> str:
 
 @asynccontextmanager
 async def opened(url: str, api_key: str | None) -> AsyncIterator[Client]:
-    """Open a session with the engine at `url`; any certificate will do on this machine."""
+    """Open a session with the engine at `url`; on this machine any certificate is accepted."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else None
     connector = aiohttp.TCPConnector(ssl=False)
     async with aiohttp.ClientSession(url, headers=headers, connector=connector) as session:

@@ -1,6 +1,6 @@
-"""From the command line, the file and the environment to one checked value.
+"""Combines the command line, the file and the environment into one checked value.
 
-What is said in several places: a flag wins over the file, the file over the environment.
+A flag overrides the file, and the file overrides the environment.
 """
 
 import argparse
@@ -23,20 +23,20 @@ KEYS = [field.encode_name for part in Parts for field in msgspec.structs.fields(
 
 
 class Refused(ValueError):
-    """What was asked for makes no sense; the message says where and what to do."""
+    """The configuration is invalid; the message says where, and what to do."""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """All that a launch needs to know."""
+    """Everything that a launch needs to know."""
 
     settings: Settings
     life: Life
     api_key: str | None = None
-    """What the engine wants to hear before it answers."""
+    """The API key that the engine requires."""
 
 
 def size(text: str) -> int:
-    """Return bytes, of text such as 512M or 2GiB; raises ValueError."""
+    """Return the bytes in a text such as 512M or 2GiB; raises `ValueError`."""
     found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text, re.IGNORECASE)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 2G")
@@ -103,7 +103,7 @@ FLAGS: dict[str, dict[str, tuple[str, Callable[[str], object], str]]] = {
         "--log-file": ("PATH", str, "the engine's log (default: stderr)"),
     },
 }
-"""Each flag is a key of the file in another spelling; ODD_KEYS has the exception."""
+"""Each flag is a key of the file in another spelling; ODD_KEYS has the exceptions."""
 
 ODD_KEYS = {"--pod-name": "pod"}
 NODES = {
@@ -111,11 +111,11 @@ NODES = {
     "nodeRank": "LWS_WORKER_INDEX",
     "leaderAddress": "LWS_LEADER_ADDRESS",
 }
-"""What a LeaderWorkerSet tells its pods."""
+"""The variables that a LeaderWorkerSet sets in its pods."""
 
 
 def parser(about: str) -> argparse.ArgumentParser:
-    """Return the reader of the command line; what is not said there is not in its result."""
+    """Return the parser of the command line; its result lacks options that were not given."""
     made = argparse.ArgumentParser(
         prog="model_server.launch",
         description=about,
@@ -143,13 +143,13 @@ def parser(about: str) -> argparse.ArgumentParser:
 
 
 def camel(flag: str) -> str:
-    """Return a flag as the file spells it: `--block-size` is `blockSize`."""
+    """Return a flag as it is spelled in the file: `--block-size` is `blockSize`."""
     first, *rest = flag.removeprefix("--").split("-")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return what the file says. Raises Refused, which names file, place and remedy."""
+    """Return the file's values. Raises `Refused`, which names file, place and remedy."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -167,7 +167,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return what Kubernetes told the pod: its address, and its place among several nodes."""
+    """Return what Kubernetes tells the pod: its address, and its place among several nodes."""
     said: dict[str, Any] = {}
     if variables.get("POD_IP"):
         said["podIp"] = variables["POD_IP"]
@@ -189,7 +189,7 @@ def _number(name: str, variables: Mapping[str, str]) -> int:
 
 
 def complete(said: dict[str, Any], installed: Callable[[], str]) -> dict[str, Any]:
-    """Fill in what follows from the rest. Raises Refused where there is no model."""
+    """Fill in what follows from the rest. Raises `Refused` if there is no model."""
     model = said.get("model")
     if not isinstance(model, str) or not model:
         raise Refused("no model: write a folder, or a name on a hub such as Qwen/Qwen3-32B")
@@ -204,7 +204,7 @@ def complete(said: dict[str, Any], installed: Callable[[], str]) -> dict[str, An
 
 
 def checked(said: dict[str, Any]) -> tuple[Settings, Life]:
-    """Return the values. Raises Refused, which names the key."""
+    """Return the checked values. Raises `Refused`, which names the key."""
     if isinstance(said.get("kvCacheBytes"), str):
         try:
             said["kvCacheBytes"] = size(said["kvCacheBytes"])
@@ -229,9 +229,9 @@ def api_key(extra: tuple[str, ...], variables: Mapping[str, str]) -> str | None:
 def launch(
     arguments: list[str], about: str, variables: Mapping[str, str], installed: Callable[[], str]
 ) -> Launch:
-    """Read everything; exit with status 2 and one line when it makes no sense.
+    """Read everything; exit with status 2 and one line if it is invalid.
 
-    `installed` says which device the engine at hand computes on, where nobody chose.
+    `installed` returns the device of the installed engine, for when none was chosen.
     """
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     reader = parser(about)

@@ -1,6 +1,6 @@
-"""The engine's processes: start them, see them become healthy, stop all of them.
+"""The engine's processes: starts them, waits until they are healthy, and stops them.
 
-This module knows processes and `/health`; what vLLM is told is for `model_server.flags`.
+This module knows processes and `/health`; vLLM's arguments are in `model_server.flags`.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ HOW_TO_GET_VLLM = (
 )
 PROBE_SECONDS = 0.2
 LINGER_SECONDS = 1.0
-"""What processes without work of their own get to notice that the first one is gone."""
+"""How long processes without work of their own have to notice that the first one is gone."""
 
 
 def is_installed() -> bool:
-    """Whether vLLM can be started with this Python; looks, imports nothing."""
+    """Whether vLLM can be started with this Python; imports nothing."""
     return find_spec("vllm") is not None
 
 
 def installed_device() -> Device:
-    """Read what the installed vLLM computes on from the local tag of its version."""
+    """Read the device of the installed vLLM from the local tag of its version."""
     try:
         return "cpu" if "cpu" in version("vllm").partition("+")[2] else "gpu"
     except PackageNotFoundError:
@@ -44,10 +44,10 @@ def installed_device() -> Device:
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
-    """Bind `port` (0: any free one) so that nobody else is given it while vLLM loads.
+    """Bind `port` (0: any free one) so that no other process gets it while vLLM loads.
 
     vLLM binds it again (both sides set SO_REUSEADDR, and this one never listens). Close the socket
-    when vLLM listens or is gone. Raises OSError when the port is taken.
+    once vLLM listens or is gone. Raises `OSError` if the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     reserved = socket.socket(family, socket.SOCK_STREAM)
@@ -67,7 +67,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def url_of(settings: Settings) -> str:
-    """Where this machine reaches the engine."""
+    """The URL at which this machine reaches the engine."""
     address = address_of(settings.host, settings.port)
     return f"https://{address}" if settings.tls else f"http://{address}"
 
@@ -114,7 +114,7 @@ class Engine(msgspec.Struct, frozen=True):
         raise Died(await self.process.wait())
 
     async def healthy(self, url: str) -> None:
-        """Wait until `GET /health` answers 200. Raises Died when the engine ends first."""
+        """Wait until `GET /health` answers 200. Raises `Died` if the engine ends first."""
         death = asyncio.ensure_future(self.ended())
         health = asyncio.ensure_future(_answers(f"{url}/health"))
         try:
@@ -128,7 +128,7 @@ class Engine(msgspec.Struct, frozen=True):
             await asyncio.gather(death, health, return_exceptions=True)
 
     async def stop(self, seconds: float) -> bool:
-        """End every process of the group; False when the first one had to be killed.
+        """End every process of the group; return False if the first one had to be killed.
 
         Only the first process gets SIGTERM: it drains, then stops the others, and has `seconds` for
         both. Returns within `seconds` + LINGER_SECONDS and the moment that SIGKILL takes.

@@ -1,4 +1,4 @@
-"""Arguments that go to `vllm serve` as they are, and what the launcher has to know of them.
+"""Arguments that go to `vllm serve` unchanged, and what the launcher must know about them.
 
 Nothing here touches a file, a process, the environment or vLLM itself.
 """
@@ -14,14 +14,14 @@ OWN = {
     "--node-rank": "nodeRank",
     "--uds": "port",
 }
-"""Flags by which vLLM would listen or end elsewhere than the launcher looks, and the keys that say
-both of them the same."""
+"""Flags that change where vLLM listens or when it ends, and the keys of the file that tell the
+launcher too."""
 
 
 def flags(extra: Sequence[str]) -> Mapping[str, str]:
-    """Return the value of each flag, of a repeated one the last; nothing for a switch.
+    """Return the value of each flag (the last one if it is repeated); nothing for a switch.
 
-    Names are spelled with dashes, for vLLM takes underscores too. Of several values the first
+    Names are returned with dashes, since vLLM accepts underscores too. Of several values the first
     counts.
     """
     found = {}
@@ -36,7 +36,7 @@ def flags(extra: Sequence[str]) -> Mapping[str, str]:
 
 
 def check(extra: Sequence[str]) -> None:
-    """Raise ValueError where vLLM is told by a flag what the launcher has to be told too."""
+    """Raise `ValueError` for a flag of vLLM that the launcher has to know as well."""
     for flag in flags(extra):
         if flag in OWN:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What `vllm serve` is told: its arguments and environment as functions of one frozen value.
+"""The arguments and environment of `vllm serve`, as functions of one frozen value.
 
 Nothing here touches a file, a process, the environment or vLLM itself. Flags are those of 0.32.
 """
@@ -52,7 +52,7 @@ def _switches(settings: Settings) -> list[str]:
 
 
 def _nodes(settings: Settings) -> dict[str, object]:
-    """Return how nodes find each other; by default each holds a part of the layers."""
+    """Return the arguments of nodes, each of which holds a part of the layers by default."""
     layers = settings.pipeline_parallel_size
     if settings.nodes == 1:
         return {"--pipeline-parallel-size": layers}
@@ -65,13 +65,13 @@ def _nodes(settings: Settings) -> dict[str, object]:
 
 
 def topic(settings: Settings) -> str:
-    """Return what KV events are published under: `kv@POD@MODEL`, POD `ip:port` by default."""
+    """Return the topic of KV events: `kv@POD@MODEL`, where POD is `ip:port` by default."""
     ip = f"[{settings.pod_ip}]" if ":" in settings.pod_ip else settings.pod_ip
     return f"kv@{settings.pod or f'{ip}:{settings.port}'}@{settings.served_model_name}"
 
 
 def _kv_events(settings: Settings) -> str | None:
-    """Return vLLM's `KVEventsConfig` as JSON; None where nothing is published."""
+    """Return vLLM's `KVEventsConfig` as JSON; None if nothing is published."""
     if settings.kv_events_port is None:
         return None
     config = {
@@ -86,7 +86,7 @@ def _kv_events(settings: Settings) -> str | None:
 
 
 def environment(settings: Settings, given: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that vLLM needs on top of the caller's, whose names are `given`."""
+    """Return the variables that vLLM needs in addition to the caller's, whose names are `given`."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if settings.lora_file is not None:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"

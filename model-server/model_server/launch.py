@@ -1,4 +1,4 @@
-"""Starts `vllm serve` with the settings that Warmpick needs, and takes it down again.
+"""Starts `vllm serve` with the settings that Warmpick needs, and shuts it down in order.
 
 `python -m model_server.launch MODEL [flags] [-- arguments of vllm serve]`, or `--config FILE`. Once
 the model is served, it prints one JSON line: {"event": "listening", "host": ..., "port": ...}.
@@ -42,7 +42,7 @@ from model_server.standing import Phase, Standing
 
 LAST_LINES = 25
 KILL_SECONDS = 10.0
-"""What vLLM gets to take its processes down after the drain, before they are killed."""
+"""How long vLLM has to end its processes after the drain, before they are killed."""
 
 
 class Listening(
@@ -56,7 +56,7 @@ class Listening(
 
 
 def parse(arguments: list[str]) -> Launch:
-    """Read the command line into values; exit with status 2 when it makes no sense."""
+    """Read the command line into values; exit with status 2 if it is invalid."""
     variables = {"POD_IP": socket.gethostname()} | os.environ
     return command.launch(arguments, __doc__ or "", variables, installed_device)
 
@@ -66,7 +66,7 @@ def _say(text: str) -> None:
 
 
 class Stop:
-    """What the signals ask for: the first one to end, the next not to wait any longer."""
+    """What the signals ask for: the first one to end, the second to end without waiting."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Stop:
 
 
 def end_seconds(settings: Settings, phase: Phase) -> float:
-    """Return what vLLM gets to end: while it loads there is no request to wait for."""
+    """Return the seconds that vLLM has to end: while it loads there is no request to wait for."""
     return KILL_SECONDS + (0 if phase is Phase.LOADING else settings.drain_seconds)
 
 
@@ -119,7 +119,7 @@ class Server:
             self._standing.phase = Phase.ENDED
 
     async def _leave(self, stop: Stop) -> None:
-        """Let routers see that this server goes; a node that works for another outlasts it."""
+        """Let routers notice that this server ends; a node that works for another outlasts it."""
         seconds = self._life.leave_seconds
         if not self._settings.serves:
             seconds += self._settings.drain_seconds + KILL_SECONDS / 2
@@ -203,7 +203,7 @@ async def _run(launch: Launch, engine_command: tuple[str, ...]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Launch what the command line asks for."""
+    """Run the launcher as the command line says."""
     launch = parse(sys.argv[1:] if arguments is None else arguments)
     if not is_installed():
         print(HOW_TO_GET_VLLM, file=sys.stderr)

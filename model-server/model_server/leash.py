@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Become `command`, or exit if the parent went before the kernel was told of it."""
+    """Become `command`, or exit if the parent ended before the kernel could watch it."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:  # elsewhere than on Linux the command runs without a leash
         prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))

@@ -1,7 +1,7 @@
 """Keeps an engine's LoRA adapters in step with a file, such as a mounted ConfigMap's.
 
-The file is read again every POLL_SECONDS: a ConfigMap changes by a link that is turned to another
-folder, which is all that a poll has to see. A file that makes no sense changes nothing.
+The file is read again every POLL_SECONDS. A ConfigMap changes when its link is turned to another
+folder, which a poll notices. An invalid file changes nothing.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 def read_adapters(file: Path, served: str) -> Wanted:
-    """Return what the file wants. Raises Refused, which names it."""
+    """Return what the file asks for. Raises `Refused`, which names the file."""
     try:
         return read(file.read_text(encoding="utf-8"), served)
     except (OSError, UnicodeDecodeError) as error:
@@ -37,9 +37,9 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class AdapterSync:
-    """The adapters of one engine; `round` is to be called again and again.
+    """The adapters of one engine; call `round` again and again.
 
-    `say` is told of every change and of every error that differs from the one before.
+    `say` is called with every change, and with every error that differs from the last one.
     """
 
     def __init__(self, file: Path, served: str, client: Client, say: Callable[[str], None]) -> None:
@@ -52,13 +52,13 @@ class AdapterSync:
         self._failures: dict[str, _Failure] = {}
 
     async def follow(self, standing: Standing) -> None:
-        """Go on for ever; what is loaded and what failed is in `standing`."""
+        """Run forever; `standing` says what is loaded and what failed."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             await self.round(standing)
 
     async def round(self, standing: Standing) -> None:
-        """Try everything once that is due; returns when the engine has answered."""
+        """Try everything that is due once; return when the engine has answered."""
         complaint = self._look()
         try:
             loaded = (await self._client.models()).adapters
@@ -76,7 +76,7 @@ class AdapterSync:
         standing.adapters_error = complaint
 
     def _look(self) -> str:
-        """Read the file; return why that is not possible."""
+        """Read the file; return why it cannot be read."""
         try:
             self._wanted = read_adapters(self._file, self._served)
         except Refused as error:

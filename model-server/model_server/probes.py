@@ -4,8 +4,8 @@
     /live    200 unless the engine is up and does not answer `/health`
     /status  200, and as JSON what the launch is at and how the LoRA adapters are
 
-vLLM's own `/health` cannot serve for readiness: it goes on saying 200 while vLLM drains and answers
-every new request with 500.
+vLLM's own `/health` cannot be used for readiness: it still answers 200 while vLLM drains and
+answers every new request with 500.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ SHUTDOWN_SECONDS = 1.0
 
 
 class Probes:
-    """What the probes say of one server, asking the engine again each time.
+    """The probes of one server, which ask the engine each time.
 
     `served` is the model that must be listed; `client` is None on a node that answers no requests.
     """
@@ -53,7 +53,7 @@ class Probes:
         return web.Response(body=self._standing.status(), content_type="application/json")
 
     async def _trouble(self, *, listed: bool) -> str:
-        """Return what is wrong with the engine; nothing when all is well."""
+        """Return what is wrong with the engine; nothing if all is well."""
         if self._client is None:
             return ""
         try:
@@ -75,7 +75,7 @@ def _said(trouble: str) -> web.Response:
 
 @asynccontextmanager
 async def answering(probes: Probes, host: str, port: int | None) -> AsyncIterator[int | None]:
-    """Answer probes for as long as the context is open; yields the port. None: do nothing.
+    """Answer probes while the context is open; yield the port. None: do nothing.
 
     Raises OSError when the port is taken.
     """

@@ -1,4 +1,4 @@
-"""The one typed file: what a model server is, checked before minutes are spent on loading it.
+"""The settings of a model server, checked before minutes are spent on loading it.
 
 Nothing here touches a file, a process, the environment or vLLM itself.
 """
@@ -39,9 +39,9 @@ COUNTS = (
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What vLLM is told. `None` leaves the choice to vLLM.
+    """The settings that vLLM gets. `None` leaves the choice to vLLM.
 
-    Raises ValueError where vLLM would fail half a minute after its start.
+    Raises `ValueError` for settings with which vLLM would fail half a minute after its start.
     """
 
     model: str
@@ -54,8 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     block_size: int | None = None
     """Tokens a KV block; vLLM's default is 16 on a GPU and 128 on a CPU."""
     hash_algorithm: HashAlgorithm = "sha256"
-    """How blocks are named. Both are collision-safe: nobody can craft a prompt that hits another
-    one's blocks. `sha256_cbor` is the one that other languages can compute too."""
+    """How blocks are hashed. Both are collision-safe: no client can craft a prompt that hits blocks
+    of another one. Other languages can compute `sha256_cbor` too."""
     kv_cache_bytes: int | None = None
     """Bytes of KV cache. On a CPU vLLM takes nearly all of the machine's memory without it."""
     num_gpu_blocks: int | None = None
@@ -90,12 +90,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Where changes of the KV cache are published (ZMQ), on every IPv4 interface: vLLM binds no
     other. None: nowhere. Pickers look for 5557, plus the data-parallel rank."""
     kv_replay_port: int | None = None
-    """Where the last 10,000 steps of them are sent again, plus the rank, to who missed some."""
+    """The port, plus the rank, at which the last 10,000 steps of them are sent again on request."""
     pod: str | None = None
     """What the topic of the changes calls this server; None: `pod_ip` and `port`."""
     pod_ip: str = "127.0.0.1"
     drain_seconds: int = 5
-    """How long running requests may go on once vLLM is told to end."""
+    """How long running requests may continue once vLLM is told to end."""
     extra: tuple[str, ...] = ()
     """Arguments handed to `vllm serve` as they are; the last of a repeated flag wins. Those of
     `model_server.extra.OWN` are refused."""
@@ -121,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def ports(self) -> dict[str, range]:
-        """What vLLM binds, by what it is for."""
+        """The ports that vLLM binds, by purpose."""
         told = extra.flags(self.extra).get("--data-parallel-size", "")
         ranks = (int(told) if told.isdecimal() else self.data_parallel_size) or 1
         named = {"port": (self.port, 1), "kv events port": (self.kv_events_port, ranks)}
@@ -180,7 +180,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def check_apart(named: Mapping[str, range]) -> None:
-    """Raise ValueError where two want the same port; 0 is any free one."""
+    """Raise `ValueError` if two want the same port; 0 is any free one."""
     for (one, first), (other, second) in combinations(named.items(), 2):
         common = first.start < second.stop and second.start < first.stop
         if common and first.start and second.start:
@@ -194,9 +194,9 @@ def _said(ports: range) -> str:
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """When a server counts as started, ready and done; seconds throughout.
+    """When a server counts as started, ready and done; all times are in seconds.
 
-    Raises ValueError for what cannot be.
+    Raises `ValueError` for impossible values.
     """
 
     probe_port: int | None = None
@@ -221,6 +221,6 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def ports(self) -> dict[str, range]:
-        """What the launcher itself binds."""
+        """The ports that the launcher itself binds."""
         port = self.probe_port
         return {} if port is None else {"probe port": range(port, port + 1)}

@@ -1,4 +1,4 @@
-"""How a launch stands: one object that the launcher writes and the probes read. Does no I/O."""
+"""The state of a launch: one object that the launcher writes and the probes read. Does no I/O."""
 
 from enum import StrEnum
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class Phase(StrEnum):
-    """What a server goes through, in this order; only SERVING can be ready."""
+    """The phases of a server, in this order; only SERVING can be ready."""
 
     LOADING = "loading"
     SERVING = "serving"
     LEAVING = "leaving"
-    """Told to end, and still serving for those who do not know yet."""
+    """It was told to end, and still serves clients that do not know that yet."""
     DRAINING = "draining"
-    """Running requests have their time; new ones are refused."""
+    """Running requests may finish; new ones are refused."""
     ENDED = "ended"
 
 
@@ -25,16 +25,16 @@ class AdapterState(msgspec.Struct, frozen=True, omit_defaults=True):
     tries: int = 0
     """How often loading failed since it was last asked for."""
     error: str = ""
-    """What the engine said to that."""
+    """The engine's answer to that."""
 
 
 class Standing(msgspec.Struct):
-    """Written on the event loop alone."""
+    """The state, written only on the event loop."""
 
     phase: Phase = Phase.LOADING
     adapters: dict[str, AdapterState] = {}
     adapters_error: str = ""
-    """Why the file of adapters is not followed just now; empty when it is."""
+    """Why the file of adapters is not followed at present; empty if it is."""
 
     def status(self) -> bytes:
         """Return all of it as JSON."""

@@ -148,7 +148,7 @@ def _write_weights(folder: Path, size: Size) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build the model that the command line names; 3 when torch and transformers are missing."""
+    """Build the model that the command line names; return 3 if torch or transformers is missing."""
     parser = argparse.ArgumentParser(prog="model_server.tiny_model", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", metavar="DIR", type=Path, help="where the model is, or will be")

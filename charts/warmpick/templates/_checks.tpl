@@ -4,17 +4,18 @@
 {{- $pool := .Values.inferencePool -}}
 {{- $leader := include "warmpick.leaderElection" . -}}
 {{- $isPool := $epp.endpointsServer.createInferencePool -}}
-{{- $router := .Values.fromLlmDRouter -}}
-{{- $proxy := ternary "router.proxy" "inferenceExtension.sidecar" (not (not $router)) -}}
-{{- $renderer := ternary "router.tokenizer" "inferenceExtension.renderer" (not (not $router)) -}}
-{{- $picker := ternary "router.epp" "inferenceExtension" (not (not $router)) -}}
+{{- $router := not (not .Values.fromLlmDRouter) -}}
+{{- $proxy := ternary "router.proxy" "inferenceExtension.sidecar" $router -}}
+{{- $renderer := ternary "router.tokenizer" "inferenceExtension.renderer" $router -}}
+{{- $picker := ternary "router.epp" "inferenceExtension" $router -}}
+{{- $create := ternary "router.inferencePool.create" "inferenceExtension.endpointsServer.createInferencePool" $router -}}
 {{- $noLeader := "set inferenceExtension.leaderElection=false" -}}
 {{- if include "warmpick.leaderFlag" . -}}
 {{- $noLeader = printf "leave out %s.flags.ha-enable-leader-election" $picker -}}
 {{- end -}}
 
 {{- if and $isPool (or $pool.create $epp.networkPolicy.enabled) (not (dig "matchLabels" dict $pool.modelServers)) -}}
-{{- $where := ternary "router.modelServers" "inferencePool.modelServers" (not (not $router)) -}}
+{{- $where := ternary "router.modelServers" "inferencePool.modelServers" $router -}}
 {{- fail (printf "%s.matchLabels is required: set it to the labels of your model servers' pods, such as --set %s.matchLabels.app=vllm-qwen3-32b" $where $where) -}}
 {{- end -}}
 {{- if and (not $isPool) (not $epp.endpointsServer.endpointSelector) -}}
@@ -22,12 +23,10 @@
 {{- fail "inferenceExtension.endpointsServer.endpointSelector is required if createInferencePool is false: set it to the labels of your model servers' pods, such as app=vllm-qwen3-32b" -}}
 {{- end -}}
 {{- if and (not $isPool) .Values.experimentalHttpRoute.enabled (ne .Values.provider.name "envoy-gateway") -}}
-{{- $create := ternary "router.inferencePool.create" "inferenceExtension.endpointsServer.createInferencePool" (not (not $router)) -}}
-{{- fail (printf "%s requires an InferencePool to route to: set %s=true, or turn the route off and send requests to the proxy" (ternary "httpRoute.create" "experimentalHttpRoute.enabled" (not (not $router))) $create) -}}
+{{- fail (printf "%s requires an InferencePool to route to: set %s=true, or turn the route off and send requests to the proxy" (ternary "httpRoute.create" "experimentalHttpRoute.enabled" $router) $create) -}}
 {{- end -}}
 {{- if and (not $isPool) .Values.inferenceObjectives -}}
-{{- $create := ternary "router.inferencePool.create" "inferenceExtension.endpointsServer.createInferencePool" (not (not $router)) -}}
-{{- fail (printf "%sinferenceObjectives requires an InferencePool to refer to: set %s=true, or remove the objectives" (ternary "router." "" (not (not $router))) $create) -}}
+{{- fail (printf "%sinferenceObjectives requires an InferencePool to refer to: set %s=true, or remove the objectives" (ternary "router." "" $router) $create) -}}
 {{- end -}}
 {{- $ports := splitList "," (include "warmpick.targetPorts" .) -}}
 {{- $portsAt := ternary "inferencePool.targetPorts" "inferenceExtension.endpointsServer.targetPorts" $isPool -}}
@@ -97,7 +96,7 @@
 {{- fail "provider.name=gke requires an InferencePool: set inferenceExtension.endpointsServer.createInferencePool=true, or provider.name=none" -}}
 {{- end -}}
 {{- if and $epp.sidecar.enabled (not (has (lower $epp.sidecar.proxyType) (list "" "envoy"))) -}}
-{{- fail (printf "%s.proxyType is %q, but this chart supports only envoy. For another proxy, %s" $proxy $epp.sidecar.proxyType (ternary "install it yourself and set router.proxy.enabled=false" "leave proxyType empty and set name, image and args" (not (not $router)))) -}}
+{{- fail (printf "%s.proxyType is %q, but this chart supports only envoy. For another proxy, %s" $proxy $epp.sidecar.proxyType (ternary "install it yourself and set router.proxy.enabled=false" "leave proxyType empty and set name, image and args" $router)) -}}
 {{- end -}}
 {{- if and $epp.sidecar.enabled (not $epp.sidecar.proxyType) (not (and $epp.sidecar.name $epp.sidecar.image)) -}}
 {{- fail "inferenceExtension.sidecar.enabled requires a proxy: set inferenceExtension.sidecar.proxyType=envoy, or name and image for a container of your own" -}}
@@ -122,7 +121,7 @@
 {{- end -}}
 {{- range $epp.extraServicePorts -}}
 {{- if has .name (list "http-metrics" "grpc-ext-proc") -}}
-{{- fail (printf "%s.extraServicePorts lists %q, which the Service always has: remove it" (ternary "router" "inferenceExtension" (not (not $router))) .name) -}}
+{{- fail (printf "%s.extraServicePorts lists %q, which the Service always has: remove it" (ternary "router" "inferenceExtension" $router) .name) -}}
 {{- end -}}
 {{- end -}}
 {{- include "warmpick.portChecks" . -}}

@@ -50,11 +50,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{- define "warmpick.metadata" -}}
-name: {{ include "warmpick.name" . }}
-namespace: {{ .Release.Namespace | quote }}
+{{- /* The metadata of an object in the release's namespace: the root, and the object's name. */ -}}
+{{- define "warmpick.named" -}}
+{{- $root := first . -}}
+name: {{ last . }}
+namespace: {{ $root.Release.Namespace | quote }}
 labels:
-  {{- include "warmpick.labels" . | nindent 2 }}
+  {{- include "warmpick.labels" $root | nindent 2 }}
+{{- end -}}
+
+{{- /* ... by the picker's own name. */ -}}
+{{- define "warmpick.metadata" -}}
+{{- include "warmpick.named" (list . (include "warmpick.name" .)) -}}
 {{- end -}}
 
 {{- /* The providers below say "true" or nothing, so that `if include` reads well. */ -}}

@@ -138,10 +138,7 @@ volumeMounts:
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata:
-  name: {{ .name }}
-  namespace: {{ .root.Release.Namespace | quote }}
-  labels:
-    {{- include "warmpick.labels" .root | nindent 4 }}
+  {{- include "warmpick.named" (list .root .name) | nindent 2 }}
 spec:
   scaleTargetRef:
     apiVersion: apps/v1

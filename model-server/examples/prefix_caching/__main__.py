@@ -52,7 +52,7 @@ def _folder(directory: Path, name: str) -> Path:
 
 
 def main() -> int:
-    """Run what the command line names; 1 where something did not start."""
+    """Run the demonstrations that the command line names; return 1 if something did not start."""
     parser = argparse.ArgumentParser(prog="prefix_caching", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(

@@ -14,7 +14,7 @@ REQUEST_SECONDS = 300.0
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Under what questions are asked: prefix caching, and one server alone or two."""
+    """The conditions of a run: prefix caching on or off, and one server or two."""
 
     caching: bool
     servers: int
@@ -79,7 +79,7 @@ _decision = msgspec.json.Decoder(_Decision)
 
 
 class _Stream:
-    """An answer as far as it has come."""
+    """An answer, as far as it has arrived."""
 
     def __init__(self) -> None:
         self.prompt: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What replay says of the same questions: simulated engines, the product's own picker.
+"""What replay predicts for the same questions: simulated engines, the product's own picker.
 
 The cost of a step is taken from what was measured without caching on one server alone: the
 shortest time between tokens, and how long all prompts together took.
@@ -29,7 +29,7 @@ _DEAREST = 1e5
 
 
 class Foretold(msgspec.Struct, frozen=True):
-    """What replay says of one question: cached tokens, and TTFT in seconds."""
+    """What replay predicts for one question: cached tokens, and TTFT in seconds."""
 
     cached: int
     ttft: float
@@ -69,7 +69,7 @@ def calibrated(asked: Sequence[Asked]) -> StepCost:
 
 
 def _cost(step: float, prefill_us: float) -> StepCost:
-    """Return a cost that is linear, as texts of one demonstration are all about as long."""
+    """Return a linear cost, since all texts of one demonstration are about equally long."""
     return StepCost(
         step_ms=step * 1e3,
         prefill_us_per_token=prefill_us,

@@ -1,4 +1,4 @@
-"""What is asked: two real vLLMs on the CPU, with Envoy and the picker in front of them."""
+"""The servers of the demonstrations: two real vLLMs on the CPU behind Envoy and the picker."""
 
 import asyncio
 import contextlib
@@ -46,14 +46,14 @@ class Stand(msgspec.Struct, frozen=True):
     up: Process
 
     def url(self, servers: int) -> str:
-        """Where to ask so many servers."""
+        """The URL for this many servers."""
         return self.alone if servers == 1 else self.gateway
 
     async def idle(self, session: aiohttp.ClientSession) -> None:
-        """Return when the picker has heard from all servers that they are idle.
+        """Return once all servers have reported to the picker that they are idle.
 
-        It sends less to one whose last report shows what another setting asked of it. Raises
-        `ProcessDied`.
+        Otherwise it sends less to a server whose last report still shows the previous setting's
+        load. Raises `ProcessDied`.
         """
         failure = "did not hear that its servers are idle"
         await self.up.before_exit(self._heard_idle(session), failure, IDLE_SECONDS)
@@ -68,7 +68,7 @@ class Stand(msgspec.Struct, frozen=True):
 
 
 async def build(folder: Path, logs: Path) -> None:
-    """Build the model where it is not there yet. Raises `ProcessDied`."""
+    """Build the model if it does not exist yet. Raises `ProcessDied`."""
     argv = (sys.executable, "-m", "model_server.tiny_model", str(folder), "--size", MODEL)
     builder = await spawn("build", argv, log_dir=logs)
     if await builder.wait_exit(BUILD_SECONDS) != 0:

@@ -1,6 +1,6 @@
-"""The LoRA adapters that are served, and how they come and go while the server runs.
+"""The LoRA adapters that are served; they may be loaded and unloaded while the server runs.
 
-Names and paths alone: nothing is read from a path, but one that is absolute must be a folder.
+Only names and paths: nothing is read from a path, but an absolute one must be a folder.
 """
 
 from collections.abc import Mapping, Sequence

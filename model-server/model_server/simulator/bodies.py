@@ -34,7 +34,7 @@ class Generation(Common, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> int | None:
-        """The wanted number of tokens, None when the client leaves it open."""
+        """The number of tokens that the client wants; None if it does not say."""
         return self.max_tokens
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
@@ -68,13 +70,13 @@ async def start(server: Server) -> tuple[web.AppRunner, str, int]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Settings:
-    """Turn flags into settings; exits with status 2 and a message when they make no sense."""
+    """Turn flags into settings; exit with status 2 and a message if they are invalid."""
     reader = parser()
     given = reader.parse_args(arguments)
-    for name, least in _LEAST.items():
-        if not getattr(given, name) >= least:
-            reader.error(f"--{name.replace('_', '-')} must be at least {least:g}")
-    if not given.speed > 0:
+    for flag, least in _LEAST.items():
+        if not getattr(given, _field(flag)) >= least:
+            reader.error(f"{flag} must be at least {least:g}")
+    if not given.factor > 0:
         reader.error("--speed must be positive")
     try:
         kv_events = parse_config(given.kv_events_config)
@@ -84,59 +86,31 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         lora_modules = parse_modules(given.lora_modules)
     except ValueError as error:
         reader.error(f"--lora-modules: {error}")
-    return Settings(
-        host=given.host,
-        port=given.port,
-        name=given.name,
-        served_model_name=given.served_model_name,
+    return replace(
+        _made(Settings, given),
         runtime_loras=os.environ.get(RUNTIME_LORAS, "").lower() in {"1", "true"},
         responses_store=os.environ.get(RESPONSES_STORE, "") == "1",
         lora_modules=lora_modules,
-        limits=_limits(given),
-        speed=_speed(given),
-        output_tokens=given.output_tokens,
-        tokens_per_chunk=given.tokens_per_chunk,
+        limits=_made(Limits, given),
+        speed=_made(Speed, given),
+        strain=_made(Strain, given),
         prompt_tokens_details=not given.no_prompt_tokens_details,
-        seed=given.seed,
-        faults=given.faults,
-        strain=_strain(given),
-        drain_seconds=given.drain_seconds,
         kv_events=kv_events,
     )
 
 
-def _limits(given: argparse.Namespace) -> Limits:
-    return Limits(
-        block_size=given.block_size,
-        num_gpu_blocks=given.num_gpu_blocks_override,
-        max_num_batched_tokens=given.max_num_batched_tokens,
-        max_num_seqs=given.max_num_seqs,
-        max_model_len=given.max_model_len,
-        max_loras=given.max_loras,
-    )
+Part = TypeVar("Part", Settings, Limits, Speed, Strain)
 
 
-def _strain(given: argparse.Namespace) -> Strain:
-    return Strain(
-        late_above=given.late_page_above,
-        late_seconds=given.late_page_seconds,
-        no_page=given.no_metrics_page,
-        shed_above=given.shed_above,
-        shed_retry_after=given.shed_retry_after,
-        cold_requests=given.cold_requests,
-        cold_seconds=given.cold_seconds,
-    )
+def _made(part: type[Part], given: argparse.Namespace) -> Part:
+    """Make a part of the settings of the flags that are called as its fields are."""
+    named: dict[str, Any] = vars(given)
+    return part(**{each.name: named[each.name] for each in fields(part) if each.name in named})
 
 
-def _speed(given: argparse.Namespace) -> Speed:
-    return Speed(
-        step_ms=given.step_ms,
-        prefill_us_per_token=given.prefill_us_per_token,
-        attention_ns=given.attention_ns,
-        decode_us_per_seq=given.decode_us_per_seq,
-        decode_ns_per_context_token=given.decode_ns_per_context_token,
-        factor=given.speed,
-    )
+def _field(flag: str) -> str:
+    """Return the field of the settings that a flag sets."""
+    return _ODD_FIELDS.get(flag, flag.removeprefix("--").replace("-", "_"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -146,25 +120,41 @@ def parser() -> argparse.ArgumentParser:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parts = (Settings, Limits, Speed, Strain)
+    defaults = {each.name: each.default for part in parts for each in fields(part)}
     for title, flags in _FLAGS.items():
         group = made.add_argument_group(title)
-        for flag, (kind, default, text) in flags.items():
+        for flag, text in flags.items():
+            field = _field(flag)
+            default = defaults.get(field, "{}")  # the latter of KV events, which are JSON
             usual = "off" if default is None else repr(default)
             group.add_argument(
-                flag, type=kind, default=default, metavar="X", help=f"{text} (default: {usual})"
+                flag,
+                dest=field,
+                type=int if default is None else type(default),
+                default=default,
+                metavar="X",
+                help=f"{text} (default: {usual})",
             )
     made.add_argument("--lora-modules", nargs="*", default=[], metavar="NAME", help=_LORA_HELP)
     for switch, text in _SWITCHES.items():
-        made.add_argument(switch, action="store_true", help=text)
+        made.add_argument(switch, dest=_field(switch), action="store_true", help=text)
     return made
 
 
+_ODD_FIELDS = {
+    "--num-gpu-blocks-override": "num_gpu_blocks",
+    "--speed": "factor",
+    "--late-page-above": "late_above",
+    "--late-page-seconds": "late_seconds",
+    "--no-metrics-page": "no_page",
+}
 _LEAST = {
-    **dict.fromkeys(("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len"), 1),
-    **dict.fromkeys(("max_loras", "output_tokens", "tokens_per_chunk"), 1),
-    "num_gpu_blocks_override": 2,
-    **dict.fromkeys(("step_ms", "prefill_us_per_token", "attention_ns", "decode_us_per_seq"), 0),
-    **dict.fromkeys(("decode_ns_per_context_token", "drain_seconds"), 0),
+    "--num-gpu-blocks-override": 2,
+    **dict.fromkeys(("--block-size", "--max-num-batched-tokens", "--max-num-seqs"), 1),
+    **dict.fromkeys(("--max-model-len", "--max-loras", "--output-tokens", "--tokens-per-chunk"), 1),
+    **dict.fromkeys(("--step-ms", "--prefill-us-per-token", "--attention-ns"), 0),
+    **dict.fromkeys(("--decode-us-per-seq", "--decode-ns-per-context-token", "--drain-seconds"), 0),
 }
 """With less of one of these nothing would be answered, or sooner than it was asked."""
 _LORA_HELP = "adapters to serve under these names: NAME, NAME=PATH, or JSON with name and path"
@@ -179,43 +169,40 @@ _SWITCHES = {
     "--no-metrics-page": "answer /metrics with 404",
     "--shed-retry-after": "send retry-after with the 503 of --shed-above",
 }
-_FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
+_FLAGS: dict[str, dict[str, str]] = {
     "server": {
-        "--host": (str, "127.0.0.1", "address to listen on"),
-        "--port": (int, 8000, "port to listen on; 0 takes a free one"),
-        "--name": (str, "", "value of the response header x-sim-name; empty: none is sent"),
-        "--served-model-name": (str, "sim-model", "name of the model in requests"),
-        "--drain-seconds": (float, 5.0, "how long running requests may take to end after SIGTERM"),
-        "--tokens-per-chunk": (int, 1, "tokens per streamed event"),
-        "--output-tokens": (int, 256, "mean length of an answer that no other limit ends"),
-        "--seed": (int, 0, "seed of the generated text; equal seeds give equal text"),
+        "--host": "address to listen on",
+        "--port": "port to listen on; 0 takes a free one",
+        "--name": "value of the response header x-sim-name; empty: none is sent",
+        "--served-model-name": "name of the model in requests",
+        "--drain-seconds": "how long running requests may take to end after SIGTERM",
+        "--tokens-per-chunk": "tokens per streamed event",
+        "--output-tokens": "mean length of an answer that no other limit ends",
+        "--seed": "seed of the generated text; equal seeds give equal text",
     },
     "engine, named as in vLLM": {
-        "--block-size": (int, 16, "tokens in a KV block"),
-        "--num-gpu-blocks-override": (int, 8192, "number of KV blocks, including the null block"),
-        "--max-num-batched-tokens": (int, 8192, "token budget of one step"),
-        "--max-num-seqs": (int, 256, "requests that run at once"),
-        "--max-model-len": (
-            int,
-            131072,
-            "longest sequence, in tokens; few KV blocks limit it further",
-        ),
-        "--max-loras": (int, 1, "different adapters in one step"),
-        "--kv-events-config": (str, "{}", "where KV events are published, as JSON"),
+        "--block-size": "tokens in a KV block",
+        "--num-gpu-blocks-override": "number of KV blocks, including the null block",
+        "--max-num-batched-tokens": "token budget of one step",
+        "--max-num-seqs": "requests that run at once",
+        "--max-model-len": "longest sequence, in tokens; few KV blocks limit it further",
+        "--max-loras": "different adapters in one step",
+        "--kv-events-config": "where KV events are published, as JSON",
     },
     "speed": {
-        "--step-ms": (float, 6.0, "fixed cost of one step, ms"),
-        "--prefill-us-per-token": (float, 40.0, "cost of a prompt token, us"),
-        "--attention-ns": (float, 1.75, "further cost of a prompt token per token before it, ns"),
-        "--decode-us-per-seq": (float, 20.0, "cost of a decoding sequence in a step, us"),
-        "--decode-ns-per-context-token": (float, 56.0, "further cost per token of its context, ns"),
-        "--speed": (float, 1.0, "divide all these times by this number"),
+        "--step-ms": "fixed cost of one step, ms",
+        "--prefill-us-per-token": "cost of a prompt token, us",
+        "--attention-ns": "further cost of a prompt token per token before it, ns",
+        "--decode-us-per-seq": "cost of a decoding sequence in a step, us",
+        "--decode-ns-per-context-token": "further cost per token of its context, ns",
+        "--speed": "divide all these times by this number",
     },
     "strain": {
-        "--late-page-above": (int, None, "answer /metrics late while more requests are unfinished"),
-        "--late-page-seconds": (float, 5.0, "how late that is, in seconds"),
-        "--shed-above": (int, None, "answer 503 while this many requests are unfinished"),
-        "--cold-requests": (int, 0, "delay this many requests, the first ones"),
-        "--cold-seconds": (float, 10.0, "by this many seconds each, as if kernels were compiled"),
+        "--late-page-above": "answer /metrics late while more requests are unfinished",
+        "--late-page-seconds": "how late that is, in seconds",
+        "--shed-above": "answer 503 while this many requests are unfinished",
+        "--cold-requests": "delay this many requests, the first ones",
+        "--cold-seconds": "by this many seconds each, as if kernels were compiled",
     },
 }
+"""What each flag says; its default is that of its field."""

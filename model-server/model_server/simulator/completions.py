@@ -1,5 +1,9 @@
-"""The wording of /v1/chat/completions and /v1/completions."""
+"""The wording of /v1/chat/completions, /v1/completions and /v1/embeddings."""
 
+import base64
+import math
+import random
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +15,8 @@ from model_server.simulator.engine import Piece
 from model_server.simulator.scheduler import Finish, Request
 from model_server.simulator.stream import DONE, event, finish_name
 from model_server.simulator.usage import usage
+
+_DIMENSIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,11 @@ class _Chunks:
         self._generated = Counter[int]()  # tokens by prompt
 
     def opening(self) -> bytes:
-        """Nothing precedes the first piece."""
+        """Return nothing: no event precedes the first piece."""
         return b""
 
     def closing(self) -> bytes:
-        """Usage, when asked for, and the end mark."""
+        """Return the usage, if it was asked for, and the end mark."""
         if not self.head.include_usage:
             return DONE
         counted = self.head.fields(self.kind) | {"choices": [], "usage": self.head.usage()}
@@ -138,3 +144,28 @@ def whole_text(
         for index, (text, finish) in enumerate(zip(texts, finishes, strict=True))
     ]
     return head.fields("text_completion") | {"choices": choices, "usage": head.usage()}
+
+
+def whole_embeddings(head: Head, *, base64: bool) -> dict[str, Any]:
+    """Word the body: for each prompt a unit vector that depends on the prompt alone."""
+    data = [
+        {
+            "index": index,
+            "object": "embedding",
+            "embedding": _packed(vector) if base64 else vector,
+        }
+        for index, vector in enumerate(map(_vector, head.requests))
+    ]
+    return head.fields("list") | {"data": data, "usage": head.usage()}
+
+
+def _vector(request: Request) -> list[float]:
+    rng = random.Random(request.tokens.tobytes())
+    values = [rng.gauss(0.0, 1.0) for _ in range(_DIMENSIONS)]
+    norm = math.sqrt(sum(value * value for value in values))
+    return [value / norm for value in values]
+
+
+def _packed(vector: list[float]) -> str:
+    """Little-endian float32 in base64, as OpenAI's client asks for by default."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -70,7 +70,7 @@ class Call:
 class Engine:
     """Runs the scheduler in simulated time. `run` must be running for calls to be answered.
 
-    `publish`, where given, gets what each step changed in the cache, when the step is over.
+    `publish`, if given, is called after each step with what the step changed in the cache.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def unfinished(self) -> int:
-        """How many requests have come and not ended."""
+        """The number of requests that have arrived and not ended."""
         return len(self._places)
 
     def submit(self, requests: Sequence[Request]) -> Call:
@@ -114,7 +114,7 @@ class Engine:
         self._wake.set()
 
     async def run(self) -> None:
-        """Step for ever. A step ends when the schedule says so, not when the timer fires."""
+        """Step forever. A step ends when the schedule says so, not when the timer fires."""
         due = self._breath = time.monotonic()
         while True:
             step = self.scheduler.schedule()

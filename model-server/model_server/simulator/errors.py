@@ -1,10 +1,10 @@
-"""What clients are told of what went wrong, in vLLM's words and OpenAI's form."""
+"""The errors that clients get, in vLLM's words and OpenAI's form."""
 
 import msgspec
 
 
 class ApiError(Exception):
-    """An error the client is told about, with the HTTP status to tell it with."""
+    """An error for the client, with its HTTP status."""
 
     status = 400
     kind = "BadRequestError"

@@ -1,4 +1,4 @@
-"""Faults on demand, for tests of what stands in front: the header `x-sim-fault`.
+"""Faults on demand, to test proxies and pickers in front: the header `x-sim-fault`.
 
 refuse              close the connection without an answer
 hang                never answer
@@ -24,7 +24,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What to do wrong with one request; `chunks` None means not to die in mid-stream."""
+    """The fault for one request; `chunks` None: it does not die in mid-stream."""
 
     kind: str = ""
     value: float = 0.0

@@ -9,7 +9,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where KV events are published.
 
     Endpoints are `tcp://HOST:PORT` and are bound; the host `*` is the server's own, and port 0 a
-    free one. `replay_endpoint`, where set, sends the last `buffer_steps` batches again.
+    free one. `replay_endpoint`, if set, sends the last `buffer_steps` batches again.
     `max_queue_size` is accepted because vLLM has it: nothing queues here.
     """
 
@@ -35,7 +35,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_config(text: str) -> KvEventsConfig:
-    """Read the flag's value; raises ValueError where it cannot be used."""
+    """Read the flag's value; raises `ValueError` if it cannot be used."""
     try:
         return msgspec.json.decode(text, type=KvEventsConfig)
     except msgspec.MsgspecError as error:

@@ -1,7 +1,8 @@
 """Publishes KV events over ZMQ as vLLM 0.32 does: PUB, and ROUTER to send batches again.
 
-Needs pyzmq. Frames: topic, number (8 bytes, big-endian, from 0 on), msgpack batch. Whoever sends
-the ROUTER a number gets, one message each, what is kept from that number on, then number -1.
+Needs pyzmq. Frames: topic, number (8 bytes, big-endian, from 0 on), msgpack batch. A subscriber
+that sends the ROUTER a number gets the kept batches from that number on, one message each, and then
+the number -1.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _REQUEST_FRAMES = 3
 
 
 class KvPublisher:
-    """One engine's publisher; what is published while it is not open is heard by nobody."""
+    """One engine's publisher; what is published while it is not open is lost."""
 
     def __init__(self, config: KvEventsConfig, host: str) -> None:
         self.config = config
@@ -78,7 +79,7 @@ class KvPublisher:
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Send one batch to whoever listens, and keep it."""
+        """Send one batch to all subscribers, and keep it."""
         payload = msgspec.msgpack.encode(Batch(time.time(), events, 0))
         if self._pub is not None:  # the last steps run after the sockets are closed
             self._pub.send_multipart([self._topic, _bytes(self._number), payload])

@@ -14,7 +14,7 @@ from model_server.simulator.kv_events import EventLog
 class BlockPool:
     """`num_blocks - 1` usable blocks with reference counts, hashes and a free queue.
 
-    What is evicted or cleared is told to `log`.
+    `log` records what is evicted or cleared.
     """
 
     def __init__(self, num_blocks: int, log: EventLog | None = None) -> None:
@@ -30,7 +30,7 @@ class BlockPool:
 
     @property
     def free_count(self) -> int:
-        """Blocks that nobody references, cached or not."""
+        """Blocks without references, cached or not."""
         return len(self._free)
 
     @property
@@ -47,7 +47,7 @@ class BlockPool:
         return self._references[block]
 
     def hash_of(self, block: int) -> BlockHash | None:
-        """Tell the hash that `block` is cached under, if any."""
+        """Return the hash under which `block` is cached, if any."""
         return self._hashes[block]
 
     def longest_run(self, hashes: Sequence[BlockHash], limit: int) -> list[int]:
@@ -74,7 +74,7 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks from the front of the free queue, evicting what they cached.
 
-        Raises ValueError, and changes nothing, when fewer are free.
+        Raises `ValueError`, and changes nothing, if fewer are free.
         """
         if count > len(self._free):
             raise ValueError(f"{count} blocks wanted, {len(self._free)} free")

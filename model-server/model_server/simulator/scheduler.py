@@ -97,7 +97,7 @@ class Counts:
 class Scheduler:
     """Decides what each engine step computes, and owns the block pool.
 
-    What changes in the cache is told to `log`.
+    `log` records changes of the cache.
     """
 
     def __init__(self, limits: Limits, log: EventLog | None = None) -> None:
@@ -117,14 +117,14 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request; it holds no block before its admission.
 
-        Raises ValueError when it could never fit the pool.
+        Raises `ValueError` if it could never fit the pool.
         """
         if len(request.tokens) + max(0, request.max_tokens - 1) > self.limits.context_len:
             raise ValueError("the request is longer than the pool or the model allows")
         self.waiting.append(request)
 
     def abort(self, request: Request) -> None:
-        """End a request at once; its blocks are freed and stay cached. Harmless when finished."""
+        """End a request at once; its blocks are freed and stay cached. Harmless if it has ended."""
         if request.finish is not None:
             return
         request.finish = Finish.ABORT
@@ -225,7 +225,7 @@ class Scheduler:
         return True
 
     def _chunk(self, request: Request, count: int) -> Chunk:
-        """Allocate the blocks of the next `count` tokens and register those that get full."""
+        """Allocate the blocks of the next `count` tokens and register those that become full."""
         size = self.limits.block_size
         upto = request.computed + count
         need = -(-upto // size) - len(request.blocks)

@@ -16,6 +16,7 @@ from model_server.simulator import orca
 from model_server.simulator.adapters import Adapters
 from model_server.simulator.bodies import (
     ChatBody,
+    Common,
     CompletionBody,
     EmbeddingBody,
     Generation,
@@ -29,9 +30,9 @@ from model_server.simulator.completions import (
     Head,
     TextChunks,
     whole_chat,
+    whole_embeddings,
     whole_text,
 )
-from model_server.simulator.embeddings import whole_embeddings
 from model_server.simulator.engine import Engine
 from model_server.simulator.errors import ApiError, InvalidBody, Overloaded, error_body
 from model_server.simulator.faults import Fault, Gone, before_answer, fault_of
@@ -119,7 +120,7 @@ class Server:
         return app
 
     async def _publishing(self, _: web.Application) -> AsyncIterator[None]:
-        """Publish KV events, where that is wanted, for as long as the server runs."""
+        """Publish KV events, if wanted, while the server runs."""
         if self._publisher is None:
             yield
         else:
@@ -132,19 +133,19 @@ class Server:
         try:
             response = await handler(request)
         except ApiError as error:
-            response = _json(error.body(), status=error.status)
+            response = _encoded(error.body(), error.status)
             response.headers.update(error.headers)
         except web.HTTPException as error:
             body = error_body(error.reason, error.reason, error.status)
-            response = _json(body, status=error.status)
+            response = _encoded(body, error.status)
         except web.RequestPayloadError as error:
-            response = _json(InvalidBody(str(error)).body(), status=InvalidBody.status)
+            response = _encoded(InvalidBody(str(error)).body(), InvalidBody.status)
         except Gone:
             response = web.Response()
         return response
 
     async def _sign(self, http: web.Request, response: web.StreamResponse) -> None:
-        """Say which of several simulators answered."""
+        """Add a header that says which of several simulators answered."""
         if self.settings.name:
             response.headers["x-sim-name"] = self.settings.name
 
@@ -158,7 +159,7 @@ class Server:
             requests = api.requests(self._intake, body)
             await self._admit()
             call = self.engine.submit(requests)
-            head = self._head(http, api, body, requests)
+            head = self._head(http, api.prefix, body, requests)
             try:
                 if body.stream:
                     # A client that is gone is not an error, and nobody is left to tell.
@@ -184,12 +185,12 @@ class Server:
 
     def _of_response(self, read: Callable[[str], Mapping[str, Any]]) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
-            return _json(msgspec.json.encode(read(http.match_info["id"])))
+            return _json(read(http.match_info["id"]))
 
         return handle
 
     async def _admit(self) -> None:
-        """Have a request wait, or refuse it, as the settings' strain says."""
+        """Delay a request, or refuse it, as the settings' `strain` says."""
         strain, before = self.settings.strain, self._came
         if strain.sheds(self.engine.unfinished):
             raise Overloaded(retry_after=strain.shed_retry_after)
@@ -198,11 +199,12 @@ class Server:
             await asyncio.sleep(seconds)
 
     def _head(
-        self, http: web.Request, api: Api, body: Generation, requests: Sequence[Request]
+        self, http: web.Request, prefix: str, body: Common, requests: Sequence[Request]
     ) -> Head:
-        options = body.stream_options or StreamOptions()
+        options = body.stream_options if isinstance(body, Generation) else None
+        options = options or StreamOptions()
         return Head(
-            id=api.prefix + _request_id(http),
+            id=prefix + (http.headers.get("X-Request-Id") or uuid.uuid4().hex),
             model=self._intake.model_name(body),
             created=int(time.time()),
             requests=requests,
@@ -212,7 +214,7 @@ class Server:
         )
 
     def _whole(self, http: web.Request, api: Api, body: dict[str, Any]) -> web.Response:
-        response = _json(msgspec.json.encode(body))
+        response = _json(body)
         wanted = http.headers.get(orca.REQUEST_HEADER)
         if wanted and api.reports_load:
             response.headers.update(orca.report(wanted, self.metrics.load))
@@ -226,16 +228,9 @@ class Server:
             await collect(call)
         finally:
             self.engine.abort(call)
-        head = Head(
-            id="embd-" + _request_id(http),
-            model=self._intake.model_name(body),
-            created=int(time.time()),
-            requests=requests,
-            details=self.settings.prompt_tokens_details,
-            include_usage=True,
-        )
+        head = self._head(http, "embd-", body, requests)
         base64 = body.encoding_format == "base64"
-        return _json(msgspec.json.encode(whole_embeddings(head, base64=base64)))
+        return _json(whole_embeddings(head, base64=base64))
 
     def _adapter(self, change: Callable[[bytes], str]) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
@@ -245,30 +240,30 @@ class Server:
 
     async def _render_chat(self, http: web.Request) -> web.Response:
         (made,) = self._intake.chat(decode(await http.read(), ChatBody))
-        return _json(msgspec.json.encode({"token_ids": made.tokens.tolist()}))
+        return _json({"token_ids": made.tokens.tolist()})
 
     async def _render_texts(self, http: web.Request) -> web.Response:
         made = self._intake.completion(decode(await http.read(), CompletionBody))
-        return _json(msgspec.json.encode([{"token_ids": each.tokens.tolist()} for each in made]))
+        return _json([{"token_ids": each.tokens.tolist()} for each in made])
 
     async def _tokenize(self, http: web.Request) -> web.Response:
         ids = self._intake.tokenize(decode(await http.read(), TokenizeBody)).tolist()
         length = self._intake.context_len
         body = {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None}
-        return _json(msgspec.json.encode(body))
+        return _json(body)
 
     async def _reset(self, http: web.Request) -> web.Response:
-        return _json(msgspec.json.encode({"success": self.engine.scheduler.pool.reset()}))
+        return _json({"success": self.engine.scheduler.pool.reset()})
 
     async def _sources(self, http: web.Request) -> web.Response:
         config = None if self._publisher is None else self._publisher.config
-        return _json(msgspec.json.encode({} if config is None else {0: config}))
+        return _json({} if config is None else {0: config})
 
     async def _models(self, http: web.Request) -> web.Response:
         base = self.settings.served_model_name
         models = [self._model(base, base, None)]
         models += [self._model(*pair, base) for pair in self.adapters.paths.items()]
-        return _json(msgspec.json.encode({"object": "list", "data": models}))
+        return _json({"object": "list", "data": models})
 
     def _model(self, name: str, path: str, parent: str | None) -> dict[str, Any]:
         return {
@@ -285,7 +280,7 @@ class Server:
         return web.Response()
 
     async def _version(self, http: web.Request) -> web.Response:
-        return _json(msgspec.json.encode({"version": VERSION}))
+        return _json({"version": VERSION})
 
     async def _metrics(self, http: web.Request) -> web.Response:
         strain = self.settings.strain
@@ -297,7 +292,7 @@ class Server:
 
 
 def _publisher(settings: Settings) -> "KvPublisher | None":
-    """Build what publishes KV events; pyzmq is needed for nothing else."""
+    """Build the publisher of KV events, the only part that needs pyzmq."""
     if not settings.kv_events.publishes:
         return None
     from model_server.simulator.kv_publisher import KvPublisher  # noqa: PLC0415 (an extra)
@@ -305,9 +300,9 @@ def _publisher(settings: Settings) -> "KvPublisher | None":
     return KvPublisher(settings.kv_events, settings.host)
 
 
-def _request_id(http: web.Request) -> str:
-    return http.headers.get("X-Request-Id") or uuid.uuid4().hex
+def _json(value: object) -> web.Response:
+    return _encoded(msgspec.json.encode(value))
 
 
-def _json(body: bytes, status: int = 200) -> web.Response:
+def _encoded(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")

@@ -1,4 +1,4 @@
-"""What real servers do under load, and after a start: pure decisions, by numbers alone.
+"""The behaviour of real servers under load and after a start, as pure functions of numbers.
 
 A server that writes tokens and pages in one loop shows its page late while many requests run
 (vLLM); one whose queue is full answers 503 (SGLang `--max-queued-requests`); one that compiles its
@@ -14,9 +14,9 @@ class Strain:
     """Each as long as it is set. Requests are unfinished from their arrival to their end.
 
     The page takes `late_seconds` while more than `late_above` are unfinished, and is missing with
-    `no_page`. What comes while `shed_above` are unfinished is answered with 503; with
-    `shed_retry_after` that says when to come again. The first `cold_requests` wait `cold_seconds`
-    before they are computed.
+    `no_page`. Requests that arrive while `shed_above` are unfinished get 503, with `retry-after` if
+    `shed_retry_after` is set. The first `cold_requests` wait `cold_seconds` before they are
+    computed.
     """
 
     late_above: int | None = None
@@ -28,14 +28,14 @@ class Strain:
     cold_seconds: float = 10.0
 
     def page_seconds(self, unfinished: int) -> float:
-        """Return how long a page takes to be there."""
+        """Return how long the page takes."""
         late = self.late_above is not None and unfinished > self.late_above
         return self.late_seconds if late else 0.0
 
     def sheds(self, unfinished: int) -> bool:
-        """Whether one more request is one too many."""
+        """Whether one more request would be too many."""
         return self.shed_above is not None and unfinished >= self.shed_above
 
     def wait_seconds(self, before: int) -> float:
-        """Return how long a request waits that came after this many others."""
+        """Return how long a request waits if this many others came before it."""
         return self.cold_seconds if before < self.cold_requests else 0.0
