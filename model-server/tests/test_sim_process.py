@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,19 @@ async def test_the_drain_is_bounded():
         status, _ = await end(process)
         response.close()
     assert status == 0
+
+
+async def test_a_port_that_is_taken_is_named():
+    first, line = await start()
+    second = await asyncio.create_subprocess_exec(
+        *COMMAND, "--port", str(line["port"]), stderr=subprocess.PIPE
+    )
+    async with asyncio.timeout(DEADLINE):
+        _, said = await second.communicate()
+    first.terminate()
+    await end(first)
+    assert second.returncode == 1
+    assert re.fullmatch(rb"simulator: 127.0.0.1:\d+: .*address already in use.*\n", said)
 
 
 def test_help_names_every_flag(capsys):

@@ -111,7 +111,8 @@ async def test_a_late_poll_that_is_given_up_leaves_no_other_behind():
                 await told.until(lambda: scraper.errors >= 3)
                 assert set(reasons(told)) == {LATE}
                 assert pod.most_in_flight <= 2  # the server hears late of one that is given up
-    assert [entry["event"] for entry in logs] == ["endpoint.metrics_late"]
+    (late,) = logs
+    assert (late["event"], late["error"]) == ("endpoint.metrics_late", "no answer in time")
 
 
 @pytest.mark.parametrize(

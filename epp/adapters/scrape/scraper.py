@@ -291,7 +291,8 @@ class Scraper:
         server.retry_at = (
             asyncio.get_running_loop().time() + _RETRY_BROKEN_SECONDS if broken else inf
         )
-        text = str(error) or type(error).__name__
+        unsaid = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+        text = str(error) or unsaid
         if server.failures == 1 and not self.source.vital:
             _log.warning("source.failed", source=self.source.name, url=server.url, error=text)
         for reader in tuple(server.readers.values()):

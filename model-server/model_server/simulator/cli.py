@@ -44,7 +44,10 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     engine = asyncio.create_task(server.engine.run(), name="engine")
     engine.add_done_callback(lambda _: stop.set())
-    runner, host, port = await start(server)
+    try:
+        runner, host, port = await start(server)
+    except OSError as error:
+        raise SystemExit(f"simulator: {settings.host}:{settings.port}: {error.strerror}") from None
     line = {"event": "listening", "host": host, "port": port}
     print(msgspec.json.encode(line).decode(), flush=True)
     await stop.wait()
