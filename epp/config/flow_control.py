@@ -4,6 +4,8 @@ Names, parameters, defaults and bounds are llm-d-router's. The policies are in `
 the saturation detectors in `epp.policy.filters`, as they are filters too.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -23,6 +25,7 @@ from epp.quantities import quantity, seconds
 T = TypeVar("T")
 D = TypeVar("D")
 _NEGATIVE = "defaultNegativePriorityBand"
+_duration = partial(seconds, zero=True)
 _TTL = 60.0
 """How long a request may wait by default, in seconds."""
 _RUNNING = without_effect("requests under way are not evicted")
@@ -46,8 +49,8 @@ class BandTemplate(msgspec.Struct, forbid_unknown_fields=True, rename="camel", o
     ordering_policy_ref: str = ""
 
     def __post_init__(self) -> None:
-        _check_limits(self.max_bytes, self.max_requests)
-        _check_times(self.default_request_ttl)
+        _check(quantity, maxBytes=self.max_bytes, maxRequests=self.max_requests)
+        _check(_duration, defaultRequestTTL=self.default_request_ttl)
 
 
 class FlowControlSection(
@@ -80,8 +83,9 @@ class FlowControlSection(
     enable_eviction: Annotated[bool, _RUNNING] = False
 
     def __post_init__(self) -> None:
-        _check_limits(self.max_bytes, self.max_requests)
-        _check_times(self.default_request_ttl, self.no_endpoint_request_ttl)
+        _check(quantity, maxBytes=self.max_bytes, maxRequests=self.max_requests)
+        _check(_duration, defaultRequestTTL=self.default_request_ttl)
+        _check(_duration, noEndpointRequestTTL=self.no_endpoint_request_ttl)
         priorities = [band.priority for band in self.priority_bands]
         if len(set(priorities)) < len(priorities):
             raise ValueError("two bands of `priorityBands` have the same priority")
@@ -92,16 +96,13 @@ class FlowControlSection(
         return self == FlowControlSection(saturation_detector=self.saturation_detector)
 
 
-def _check_limits(*limits: str | int | None) -> None:
-    for limit in limits:
-        if limit is not None:
-            quantity(limit)
-
-
-def _check_times(*times: str | None) -> None:
-    for time in times:
-        if time is not None:
-            seconds(time, zero=True)
+def _check(read: Callable[[Any], float], **values: str | int | None) -> None:
+    """Raise `ValueError` with the name of the first value that cannot be read."""
+    for name, value in values.items():
+        try:
+            _ = None if value is None else read(value)
+        except ValueError as error:
+            raise ValueError(f"`{name}`: {error}") from None
 
 
 class StrictBandSelectionPolicy(PluginParameters, frozen=True):

@@ -217,14 +217,23 @@ def test_the_one_parser_of_old_releases():
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        ("flowControl: {maxBytes: ten}", "flowControl", "`ten` is not a quantity"),
-        ("flowControl: {maxRequests: -1}", "flowControl", "`-1` is not a quantity"),
+        ("flowControl: {maxBytes: ten}", "flowControl", "`maxBytes`: `ten` is not a quantity"),
+        ("flowControl: {maxRequests: -1}", "flowControl", "`maxRequests`: `-1` is not a quantity"),
         (
             "flowControl: {defaultRequestTTL: 5}",
             "flowControl.defaultRequestTTL",
             "text is expected, not a whole number",
         ),
-        ("flowControl: {defaultRequestTTL: soon}", "flowControl", "`soon` is not a duration"),
+        (
+            "flowControl: {defaultRequestTTL: soon}",
+            "flowControl",
+            "`defaultRequestTTL`: `soon` is not a duration",
+        ),
+        (
+            "flowControl: {noEndpointRequestTTL: -1s}",
+            "flowControl",
+            "`noEndpointRequestTTL`: `-1s` is not a duration",
+        ),
         (
             "flowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
             "flowControl",
