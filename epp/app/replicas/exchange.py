@@ -298,8 +298,9 @@ class Replicas:
         if self.streams is not None:
             await self.streams.tried()
         settled = not self.warm and await self._boot.run()
-        for each in () if settled else self.reader.peers.values():
-            each.losses += 1  # it may have told others what is not known here
+        if not settled:  # others may have been told what is not known here
+            for each in self.reader.peers.values():
+                each.losses += 1
         self._writer.warm = True
         self._warmed.set()
         self._became_warm()

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from msgspec.structs import astuple
-
 from epp.app.replicas.copies import SnapshotFact, SnapshotPart, copied_from, epoch_now, stored_from
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, LearnedCopied, ResponsesCopied
@@ -110,7 +108,9 @@ class WarmBoot:
         finally:
             self._answered, self._parts = None, {}
         if self._learned is not None:
-            self._apply([LearnedCopied(*astuple(self._learned)[:-1])])
+            told = self._learned
+            learned = LearnedCopied(told.classes, told.endpoints, told.responses, told.ttft_share)
+            self._apply([learned])
             self._apply(() if self._stored is None else [self._stored])
         elif not copied:
             _log.info("replicas.first", heard=self._reader.present)

@@ -13,13 +13,16 @@ from tests.redis_process import HERE
 from tests.tasks import until
 
 
-async def test_what_one_sends_all_others_hear_and_it_does_not(server):
-    async with (
-        station(server.address) as one,
-        station(server.address) as other,
-        station(server.address) as third,
-    ):
+@contextlib.asynccontextmanager
+async def three(address):
+    """Three replicas that know of each other."""
+    async with station(address) as one, station(address) as other, station(address) as third:
         await meet(one, other, third)
+        yield one, other, third
+
+
+async def test_what_one_sends_all_others_hear_and_it_does_not(server):
+    async with three(server.address) as (one, other, third):
         await third.tell(b"hello")
         for each in (one, other):
             await until(lambda each=each: each.heard == [b"hello"])
@@ -30,12 +33,7 @@ async def test_what_one_sends_all_others_hear_and_it_does_not(server):
 
 
 async def test_answers_reach_who_asked_alone(server):
-    async with (
-        station(server.address) as one,
-        station(server.address) as other,
-        station(server.address) as third,
-    ):
-        await meet(one, other, third)
+    async with three(server.address) as (one, other, third):
         await other.tell(b"?how")
         await until(lambda: other.heard == [b"!how", b"!how"])
         assert one.heard == third.heard == [b"?how"]
