@@ -26,6 +26,13 @@ LORA = {
 }
 EVENTS = {"kvEvents": {"enabled": True}}
 NODES = {"multiNode": {"enabled": True, "size": 4}, "gpu": {"count": 8}}
+PLACED = {
+    "serviceAccountName": "models",
+    "priorityClassName": "high",
+    "runtimeClassName": "nvidia",
+    "nodeSelector": {"gpu": "h100"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+}
 CLAIM = {"modelCache": {"persistentVolumeClaim": {"create": True, "storageClassName": "fast"}}}
 CASES = {
     "gpu": MODEL,
@@ -53,10 +60,7 @@ CASES = {
             "engine": {"maxModelLen": 32768, "maxNumSeqs": 64, "args": ["--seed=1"]},
             "huggingFaceToken": {"secretName": "hub"},
             "env": [{"name": "A", "value": "b"}],
-            "nodeSelector": {"gpu": "h100"},
-            "tolerations": [{"key": "gpu", "operator": "Exists"}],
-            "priorityClassName": "high",
-            "runtimeClassName": "nvidia",
+            **PLACED,
             "podAnnotations": {"a/b": "c"},
             "podDisruptionBudget": {"enabled": True},
             "monitoring": {"enabled": True, "labels": {"release": "prom"}},
@@ -171,6 +175,12 @@ def test_several_nodes_are_one_server(rank, tmp_path):
     assert (settings.leader_address, settings.tensor_parallel_size) == ("qwen-0.qwen.inf", 8)
     for container in containers(rendered("nodes")):
         assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+@pytest.mark.parametrize("values", [MODEL, NODES], ids=["one node", "several nodes"])
+def test_pods_run_where_and_as_what_they_are_told(values):
+    for pod in templates(objects(CHART, v.merged(MODEL, values, PLACED))):
+        assert {name: pod["spec"][name] for name in PLACED} == PLACED
 
 
 def test_only_pods_that_serve_are_in_the_pool():

@@ -23,6 +23,9 @@ spec:
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with $v.serviceAccountName }}
+  serviceAccountName: {{ . | quote }}
+  {{- end }}
   {{- with $v.priorityClassName }}
   priorityClassName: {{ . | quote }}
   {{- end }}
