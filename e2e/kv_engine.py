@@ -17,6 +17,7 @@ from epp.adapters.kvevents.publishers import PORT_LABEL, REPLAY_PORT_LABEL, Subs
 from epp.gateway.processes import Process, spawn
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
+from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.endpoint import Endpoint
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.prompts.block_hasher import BlockHasher
@@ -95,7 +96,7 @@ class Followed:
 
     def renew(self):
         self.pool = BlockPool((BLOCKS - 1) * BLOCK, BLOCK)
-        self.mirror = KvEventMirror(self.hasher)
+        self.mirror, self.reported = KvEventMirror(self.hasher), ReportedBlocks(self.pool)
 
     def apply(self, event):
         self.events.append(event)
@@ -103,7 +104,7 @@ class Followed:
             self.renew()
         elif isinstance(event, CacheChanged):
             for change in event.changes:
-                self.mirror.apply(change, self.pool)
+                self.mirror.apply(change, self.reported)
         self.changed.set()
 
     @property

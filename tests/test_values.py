@@ -19,7 +19,7 @@ from epp.protocol.bodies.object_scanner import ObjectScanner
 from epp.protocol.bodies.usage import merge_usage
 from epp.protocol.bodies.usage_reader import usage_reader
 from epp.protocol.extproc.messages import ResponseBody, ResponseHeaders
-from epp.protocol.kube.watch import read_status
+from epp.protocol.kube.watch import ApiRefused, read_status
 from epp.protocol.metrics.attribute_reader import DCGM, AttributeReader
 from epp.protocol.metrics.capacity import MAX_BLOCK_TOKENS, MAX_CAPACITY_TOKENS
 from epp.protocol.metrics.metric_names import (
@@ -483,5 +483,5 @@ def test_waits_that_the_kubernetes_api_asks_for(name):
     for header in {PLAIN.get(name, ""), JSON.get(name, "")}:
         document = b'{"details":{"retryAfterSeconds":%s}}' % JSON.get(name, "1").encode()
         for answer in (b"", document, b'{"details":null}'):
-            status = read_status(429, answer, header)
-            assert 0 <= status.details.retry_after_seconds <= 300
+            refusal = ApiRefused(read_status(429, answer, header))
+            assert 0 <= refusal.retry_after <= 300

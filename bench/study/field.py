@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
@@ -17,12 +17,15 @@ from bench.study.grid import BASELINE, Grid, shared_prefixes, subjects, tasks
 from epp.replay.policies import NAMED
 from epp.replay.results.comparison import LEADING, Cell, Comparison, compare, eligible
 from epp.replay.results.digest import Digest
-from epp.replay.results.style import DIVERGING, draw
+from epp.replay.results.style import draw
 from epp.replay.sweep import Task
 
 OURS, ORACLE = "least-ttft", "oracle"
 AHEAD = 1.03
 _EVERYBODY = Grid(pods=(4,), loads=(0.5,), seeds=(0, 1), policies=tuple(NAMED))
+_DIVERGING = LinearSegmentedColormap.from_list(
+    "better", ("#2b8a3e", "#b2dfb9", "#f4f1ec", "#f5b08a")
+)
 _MEASURES = {LEADING: "Mean TTFT", "end_to_end_mean": "Mean end to end"}
 _FLEETS = {"equal": "equal pods", "unequal": "every second pod 2.5 times slower, unlabelled"}
 _SLOWEST = 1.7
@@ -241,7 +244,7 @@ def _heat_map(found: Comparison, ranked: Sequence[str], measure: str) -> str:
 
 def _panel(axes: Axes, cells: Sequence[Cell], ranked: Sequence[str], measure: str) -> None:
     ratios = [[_ratio(cell, policy, measure) for cell in cells] for policy in ranked]
-    axes.imshow(ratios, aspect="auto", cmap=DIVERGING, norm=LogNorm(_FASTEST, _SLOWEST))
+    axes.imshow(ratios, aspect="auto", cmap=_DIVERGING, norm=LogNorm(_FASTEST, _SLOWEST))
     best = [_best(cell, measure) for cell in cells]
     for row, values in enumerate(ratios):
         for column, ratio in enumerate(values):

@@ -132,6 +132,8 @@ class EndpointsFile:
         text = self._file.changed()
         if text is None:
             return None
+        if self._names is not None:
+            self._names.begin()
         steps = endpoints_steps(text, self._names)
         end = time.perf_counter() + _RUN_SECONDS
         while True:
@@ -169,15 +171,10 @@ class ClusterNames:
     is logged once, until it has one.
     """
 
-    def __init__(
-        self,
-        interval: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-        names: HostNames | None = None,
-    ) -> None:
+    def __init__(self, interval: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.interval = interval
         self._clock = clock
-        self._names = names or HostNames(clock)
+        self._names = HostNames(clock)
         self._chosen: dict[tuple[str, int], str] = {}
         self._missing: set[str] = set()
         self._at = clock()
@@ -186,9 +183,13 @@ class ClusterNames:
         """Return whether names are to be resolved again."""
         return self._clock() - self._at >= self.interval
 
+    def begin(self) -> None:
+        """Start the interval after which names are to be resolved again."""
+        self._at = self._clock()
+
     def __call__(self, name: str, port: int) -> str:
         """Return an IP address of a name whose cluster listens at a port; "" if it has none."""
-        self._at = self._clock()
+        self.begin()  # a slow name server has an interval's rest, too
         found, problem = self._names.resolve(name, port)
         if problem and name not in self._missing:
             _log.warning("endpoints_file.unresolved", name=name, error=problem)

@@ -15,6 +15,7 @@ from epp.system.temporary import temporary_folder_wanted
 _MAX_BYTES = 16 << 20
 _PART_BYTES = 1 << 16
 _STDIN = Path("-")
+_TOLD = "standard input"
 
 
 def read(path: Path, flag: str, *, stdin: bool = False) -> bytes:
@@ -37,7 +38,8 @@ def read(path: Path, flag: str, *, stdin: bool = False) -> bytes:
 def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
     """Replace each `-` among the words by the path of a file with the content of standard input.
 
-    Raises `ConfigError` if it cannot be read, and for more than `most` bytes.
+    Raises `ConfigError` if it cannot be read, and for more than `most` bytes. One that is raised
+    within names standard input in place of that file.
     """
     if str(_STDIN) not in words:
         yield list(words)
@@ -51,7 +53,11 @@ def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
         with path.open("wb") as file:
             for part in _parts_of_stdin(most):
                 file.write(part)
-        yield [str(path) if word == str(_STDIN) else word for word in words]
+        try:
+            yield [str(path) if word == str(_STDIN) else word for word in words]
+        except ConfigError as error:
+            told = (each.replace(str(path), _TOLD) for each in (error.problem, error.place))
+            raise ConfigError(*told) from None
 
 
 @contextmanager
@@ -81,10 +87,10 @@ def _parts_of_stdin(most: int) -> Iterator[bytes]:
             while part := file.read1(_PART_BYTES):
                 left -= len(part)
                 if left < 0:
-                    raise ConfigError(f"standard input is longer than {most} bytes")
+                    raise ConfigError(f"{_TOLD} is longer than {most} bytes")
                 yield part
     except OSError as error:
-        raise ConfigError(f"cannot read standard input: {error.strerror}") from None
+        raise ConfigError(f"cannot read {_TOLD}: {error.strerror}") from None
 
 
 def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:

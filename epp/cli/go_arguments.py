@@ -6,7 +6,7 @@ old releases, and `--pool-name`. A command line with only flags is one of `epp s
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from epp.config.schema import near
@@ -45,7 +45,7 @@ class GoArgumentParser(argparse.ArgumentParser):
         rest = iter(words)
         for word in rest:
             flag, sign, value = word.partition("=")
-            name = _spelt(flag, known)
+            name = _spelt(flag)
             if name not in known:
                 made += [word] if word else []
             elif sign or known[name].nargs is not None:
@@ -71,8 +71,7 @@ class GoArgumentParser(argparse.ArgumentParser):
             self.error(f"argument COMMAND: invalid choice: {args[0]!r}{hint}")
         found, unknown = super().parse_known_args(args, namespace)
         if self.words_go_to:  # argparse takes only those that stand together
-            words = [word for word in unknown if not _is_flag(word)]
-            setattr(found, self.words_go_to, [*getattr(found, self.words_go_to), *words])
+            setattr(found, self.words_go_to, [*getattr(found, self.words_go_to), *unknown])
             unknown = list(filter(_is_flag, unknown))
         if unknown:
             hint = near(unknown[0].partition("=")[0], self._option_string_actions)
@@ -86,12 +85,10 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-"  # the latter is standard input
 
 
-def _spelt(flag: str, known: Mapping[str, object]) -> str:
-    """Return the known spelling of a flag: `--pool-name` for `-poolName`."""
-    if not flag.startswith("-") or (flag in known and f"-{flag}" not in known):
-        return flag
+def _spelt(flag: str) -> str:
+    """Return a flag as it is spelt here: `--pool-name` for `-poolName`; a word as it is."""
     name = "--" + flag.lstrip("-")
-    return name if name in known else re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower()
+    return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower() if flag.startswith("-") else flag
 
 
 def with_command(words: Sequence[str]) -> list[str]:

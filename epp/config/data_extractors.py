@@ -141,10 +141,9 @@ class CoreMetricsExtractor(PluginParameters, frozen=True):
         """Return the engines, in the order in which a page is matched."""
         own = {each.name: engine_of(each.specs()) for each in self.engine_configs}
         engines = {**own, **{name: each for name, each in ENGINES.items() if name not in own}}
-        first = engines.get(self.default_engine or "vllm")
-        ordered = [each for each in engines.values() if each is not first]
+        first = engines[self.default_engine or "vllm"]
         label = self.engine_label_key or ENGINE_LABELS[0]
-        return EngineCatalog([first, *ordered] if first else ordered, (label, ENGINE_LABELS[1]))
+        return EngineCatalog([first, *engines.values()], (label, ENGINE_LABELS[1]))
 
 
 class NumbersExtractor(PluginParameters, frozen=True):

@@ -90,16 +90,15 @@ def data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
         if isinstance(source, _Extractor | TopologyExtractor | LabelProducer | Plugin):
             raise ConfigError(f"`{name}` is not a source of data", f"{place}.pluginRef")
         if isinstance(source, PolledSource):
-            warnings += (f"{name}: {each}" for each in source.warnings())
             polled = _pages(name, source, extractors, structs, place)
             if polled is None:
                 warnings.append(f"{place}: `{name}` is not polled: no extractor reads its pages")
             else:
                 pages.append(polled)
     for unnamed, plugins_of_it in [*_lists_needed(pages, structs), *_default_pages(layer, structs)]:
-        warnings += (f"{unnamed.name}: {each}" for each in unnamed.source.warnings())
         pages.insert(0, unnamed)
         used |= plugins_of_it
+    warnings += (f"{each.name}: {said}" for each in pages for said in each.source.warnings())
     pages, more = _one_load(pages)
     warnings += (*more, *_unused(used, structs))
     if not any(each.vital for each in pages):
@@ -145,8 +144,8 @@ def _pages(
         engines=core.catalog() if core is not None else BUILT_IN_ENGINES,
         numbers=tuple(metric for metrics in numbers for metric in metrics),
         models=bool(listing),
-        serves_others=bool(listing) and _serves_others(listing, plugins),
-        vital=core is not None or isinstance(source, MulticlusterMetricsDataSource),
+        serves_others=_serves_others(listing, plugins),
+        vital=isinstance(source, MulticlusterMetricsDataSource),
     )
 
 
@@ -165,9 +164,7 @@ def _default_pages(layer: DataLayer, plugins: Mapping[str, object]) -> _Unnamed:
     core = plugins.get(extractor)
     core = core if isinstance(core, CoreMetricsExtractor) else CoreMetricsExtractor()
     yield (
-        PolledPages(
-            name=METRICS_SOURCE, source=source, load=True, engines=core.catalog(), vital=True
-        ),
+        PolledPages(name=METRICS_SOURCE, source=source, load=True, engines=core.catalog()),
         {METRICS_SOURCE, extractor},
     )
 

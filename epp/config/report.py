@@ -58,7 +58,7 @@ def _plugin_rows(spec: PluginSpec, kind: type[object]) -> Iterator[Row]:
     title = spec.name if spec.name == spec.type else f"{spec.name} ({spec.type})"
     yield title, "", str(effect or HONOURED)
     written = spec.parameters or {}
-    known = effects(kind) if effect is None else {}
+    known = effects(kind)
     ignored = unread(spec.type, written)
     for path, value in _leaves(written, ""):
         found = effect or ignored.get(path.partition(".")[0]) or known.get(path)

@@ -17,6 +17,7 @@ import msgspec
 from epp.config.flow_control import FlowControlSection
 from epp.errors import ConfigError
 from epp.policy.effects import without_effect
+from epp.policy.filters.detectors import UtilizationDetector
 from epp.protocol.conversion import convert, fields_at, structs_in
 from epp.protocol.yaml import load_yaml
 from epp.quantities import seconds
@@ -296,9 +297,17 @@ def _put(document: dict[str, Any], path: Path, value: object) -> None:
 
 
 def _with_its_plugin(document: dict[str, Any], value: object) -> object:
-    """Return a reference for a detector that is written out, as GIE's first configurations did."""
+    """Return a reference for a detector that is written out, as GIE's first configurations did.
+
+    Raises `ConfigError` for parameters that it does not take.
+    """
     if not isinstance(value, dict) or "pluginRef" in value or not value:
         return value
+    try:
+        convert(as_go_reads(value, UtilizationDetector), UtilizationDetector)
+    except ConfigError as error:
+        place = "flowControl.saturationDetector"
+        raise ConfigError(error.problem, f"{place}.{error.place}".rstrip(".")) from None
     plugins = document.setdefault("plugins", [])
     if isinstance(plugins, list):
         plugins.append({"type": _DETECTOR, "parameters": value})

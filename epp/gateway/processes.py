@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import aiohttp
 
@@ -81,7 +81,9 @@ def free_port(ip: str = "127.0.0.1") -> int:
 class Process:
     """A running child, as `spawn` returns it."""
 
-    def __init__(self, name: str, child: asyncio.subprocess.Process, log_path: Path) -> None:
+    def __init__(
+        self, name: str, child: asyncio.subprocess.Process, stdout: BinaryIO, log_path: Path
+    ) -> None:
         self.name = name
         self.pid = child.pid
         self.log_path = log_path
@@ -89,7 +91,7 @@ class Process:
         self._ready: dict[str, Any] | None = None
         self._ready_or_ended = asyncio.Event()
         self._exit = asyncio.create_task(child.wait(), name=f"exit of {name}")
-        self._pump = asyncio.create_task(self._copy_stdout(), name=f"stdout of {name}")
+        self._pump = asyncio.create_task(self._copy(stdout), name=f"stdout of {name}")
 
     def alive(self) -> bool:
         """Return whether the child still runs."""
@@ -162,13 +164,15 @@ class Process:
         code = self._child.returncode
         return ProcessDied(f"{self.name} ended with exit code {code}{self._tail()}")
 
-    async def _copy_stdout(self) -> None:
-        stdout = self._child.stdout
-        if stdout is None:
-            raise ProcessDied(f"{self.name} was started without a pipe")
-        with self.log_path.open("ab", buffering=0) as log:
-            async for line in stdout:
-                log.write(line)
+    async def _copy(self, stdout: BinaryIO) -> None:
+        reader = asyncio.StreamReader(STDOUT_LIMIT)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), stdout
+        )
+        with contextlib.closing(transport), self.log_path.open("ab", buffering=0) as log:
+            while line := await _next_line(reader):
+                with contextlib.suppress(OSError):  # a full disk must not stop the child
+                    log.write(line)
                 if self._ready is None and line.startswith(b"{"):
                     self._read_ready_line(line)
         await self._exit
@@ -195,18 +199,31 @@ async def spawn(
     log_path = log_dir / f"{name}.log"
     launcher = (sys.executable, "-I", "-S", "-c", _EXEC_UNTIL_PARENT_DIES, str(os.getpid()))
     log_path.unlink(missing_ok=True)
-    with log_path.open("ab") as log:  # appending: the copy of stdout goes to the same file
+    # Not asyncio's own pipe: the end of a child is noticed while others hold its stdout open.
+    reading, writing = os.pipe()
+    stdout = os.fdopen(reading, "rb", 0)
+    # The log is appended to: the copy of stdout goes to the same file.
+    with os.fdopen(writing, "wb", 0) as end, log_path.open("ab") as log:
         child = await asyncio.create_subprocess_exec(
             *launcher,
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=end,
             stderr=log,
             env={**os.environ, **(env or {})},
             start_new_session=True,
-            limit=STDOUT_LIMIT,
         )
-    return Process(name, child, log_path)
+    return Process(name, child, stdout, log_path)
+
+
+async def _next_line(stdout: asyncio.StreamReader) -> bytes:
+    """Return the next line, or a part of one that is too long; nothing at the end."""
+    try:
+        return await stdout.readuntil()
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError as error:
+        return await stdout.read(error.consumed)
 
 
 async def _poll(url: str, status: int) -> None:

@@ -127,6 +127,6 @@ def _settings(config: str | os.PathLike[str] | None, text: str, policy: str) -> 
             text = Path(config).read_text()
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be read: {reason(error)}", str(config)) from error
-    elif not text and policy not in POLICIES:
+    if not text and policy not in POLICIES:
         raise ConfigError(f"`{policy}` is not one of {', '.join(POLICIES)}", "policy")
     return load(text or POLICIES[policy])

@@ -252,12 +252,11 @@ class Fleet:
 
     def _of_pod(self, event: PodEvent, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is not None:
-            before = pod.eligibility
+            before, block = pod.eligibility, pod.reported_block
             pod.apply(event, now)
             if pod.eligibility != before:
                 self.pods.refresh()
-            resized = self.pods.note_block_size(pod)
-            if resized and self._prompts.align_blocks(self.pods.engine_blocks):
+            if pod.reported_block != block and self._prompts.align_blocks(self.pods.engine_blocks):
                 self.pods.follow_anew()
             self.pods.save_memory()
             if isinstance(event, ScrapeFailed):

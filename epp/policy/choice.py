@@ -92,7 +92,7 @@ class Plan:
         considered = candidates
         if self._filters:
             candidates = self._filtered(request, candidates, timer)
-        if request.response_id and context.home is not None:
+        if context.home is not None:
             candidates = _at_home(candidates, context.home)
         totals, scores = self._score(request, candidates, timer)
         positions: Sequence[SupportsIndex]
@@ -296,7 +296,7 @@ def best(costs: Sequence[float], count: int, context: PickContext) -> Sequence[i
     if count == 1:
         lowest, first, ties = inf, 0, 0
         for position, cost in enumerate(costs):
-            if cost < lowest or not ties:
+            if cost < lowest:
                 lowest, first, ties = cost, position, 1
             elif cost == lowest:
                 ties += 1

@@ -4,7 +4,7 @@ The number goes into the dynamic metadata of the last message of the response, w
 gateway (rate limits by tokens, say) find it.
 """
 
-from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import msgspec
@@ -79,21 +79,16 @@ class AttributeReporter(msgspec.Struct, frozen=True, eq=False):
     def report(self, usage: Usage) -> tuple[str, str, float] | None:
         """Return the value to report about a response.
 
-        None if the condition does not hold, or the expression's value is 0 or not a number.
+        None if the condition does not hold, or the value is 0, infinite or not a number.
         """
         data = {"usage": _numbers(usage)}
-        if self.condition is not None and _value(self.condition, data) is not True:
+        # The value of what cannot be evaluated is a text; a number divided by 0.0 is infinite.
+        if self.condition is not None and self.condition.eval(data=data).value() is not True:
             return None
-        value = _value(self.expression, data)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not int(value):
+        value = self.expression.eval(data=data).value()
+        if type(value) not in {int, float} or not 1 <= abs(value) < inf:
             return None
         return self.key.namespace, self.key.name, float(int(value))
-
-
-def _value(expression: Any, data: Mapping[str, object]) -> object:  # noqa: ANN401
-    """Return an expression's value; None if its evaluation fails, as a division by 0 does."""
-    found = expression.eval(data=data)
-    return None if str(found.type()) == "ERROR" else found.value()
 
 
 def _numbers(usage: Usage) -> dict[str, Any]:

@@ -109,13 +109,13 @@ class Scheduler:
         if request.response_id:
             home = fleet.responses.engine_of(request.response_id, now)
         context = PickContext(self._below, self._turn, unseen, home)
-        if not fleet.ejects:
-            return self._choose(request, candidates, context, timer)
         try:
             return self._choose(request, candidates, context, timer)
         except EndpointsFull:
             raise
         except NoEndpoints:  # the filters may want an endpoint that is left out
+            if not fleet.ejects:
+                raise
             candidates = fleet.candidates(quote, now, whole=whole, ejected=True)
             return self._choose(request, candidates, context, timer)
 

@@ -144,7 +144,7 @@ class _PinScorer(_PinPlugin):
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 for the session's endpoint, 0 for others."""
         pinned = self.pinned(request)
-        return [1.0 if pinned and each.endpoint.id == pinned else 0.0 for each in candidates]
+        return [1.0 if each.endpoint.id == pinned else 0.0 for each in candidates]
 
 
 class _AgentSessions(_PinScorer):

@@ -67,15 +67,11 @@ class Port:
     def __init__(self, address: str, port: int, take: Callable[[socket.socket], None]) -> None:
         self._take: Final = take
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._open = False
         self._sockets: Final = bound_sockets(address, port)
         self.port: Final[int] = self._sockets[0].getsockname()[1]
 
     def open(self) -> None:
         """Accept from now on."""
-        if self._open:
-            return
-        self._open = True
         for each in self._sockets:
             each.listen(_BACKLOG)
             self._go_on(each)
@@ -88,7 +84,7 @@ class Port:
         for _ in range(_AT_ONCE):
             try:
                 connection, _ = listening.accept()
-            except (BlockingIOError, InterruptedError):
+            except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in NO_ROOM:
@@ -108,11 +104,8 @@ class Port:
         """Accept no more."""
         for pause in self._pauses.values():
             pause.cancel()
-        if self._open:
-            loop = asyncio.get_running_loop()
-            for each in self._sockets:
-                loop.remove_reader(each)
-        self._open = False
-        for each in self._sockets:
+        while self._sockets:
+            listening = self._sockets.pop()
+            asyncio.get_running_loop().remove_reader(listening)
             with suppress(OSError):
-                each.close()
+                listening.close()

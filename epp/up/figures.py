@@ -6,6 +6,7 @@ is the picker's.
 
 import math
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 
@@ -108,11 +109,7 @@ class Window:
         """Return the figures as of the last `add`."""
         _, first, _ = self._pages[0]
         now, picker, proxy = self._pages[-1]
-        before, _, recent = next(
-            page
-            for page in self._pages
-            if now - page[0] <= RECENT_SECONDS or page is self._pages[-1]
-        )
+        before, _, recent = next(page for page in self._pages if now - page[0] <= RECENT_SECONDS)
         seconds = now - before
         return LiveFigures(
             active=proxy.active,
@@ -140,15 +137,12 @@ def median(cumulative: Mapping[float, float]) -> float | None:
     if not bounds or cumulative[bounds[-1]] <= 0:
         return None
     wanted = cumulative[bounds[-1]] / 2
-    low = under = 0.0
-    for bound in bounds:
-        count = cumulative[bound]
-        if count >= wanted:
-            if math.isinf(bound):
-                return low
-            return low + (bound - low) * (wanted - under) / (count - under)
-        low, under = bound, count
-    return low
+    place = bisect_left(bounds, wanted, key=cumulative.__getitem__)
+    bound, low = bounds[place], bounds[place - 1] if place else 0.0
+    if math.isinf(bound):
+        return low
+    under = cumulative.get(low, 0.0)
+    return low + (bound - low) * (wanted - under) / (cumulative[bound] - under)
 
 
 def status_line(figures: LiveFigures, servers: int, *, picking: bool) -> str:

@@ -90,7 +90,7 @@ def _model_server(url: str) -> ModelServer:
         raise ConfigError(f"this is not the URL of a server; {example}", told) from None
     if parts.scheme not in _PORTS:
         raise ConfigError(f"`{parts.scheme}` is neither http nor https; {example}", told)
-    if parts.username is not None or parts.password is not None:
+    if parts.username is not None:
         raise ConfigError("a user in the URL is not passed on; use --upstream-api-key-env", told)
     _refuse_path(parts, told)
     host = (parts.hostname or "").rstrip(".")

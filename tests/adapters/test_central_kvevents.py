@@ -117,6 +117,9 @@ async def test_of_a_pods_ports_the_batch_names_its_own_by_their_order():
         await engine.store(5, rank=1)
         await told.holds(5, pod="r1")
         assert not told.held("r0")
+        listener.unwatch(endpoint("r0").id)
+        await engine.store(6, rank=1)
+        await told.holds(5, 6, pod="r1")
 
 
 @pytest.mark.parametrize("own", [None, 1])
@@ -193,8 +196,11 @@ async def test_what_comes_before_the_pages_of_an_endpoint_is_kept_for_it():
         await told.holds(1, 2, 4, 5, pod="a")
 
 
-async def test_of_too_many_that_come_early_the_latest_are_kept(monkeypatch):
-    monkeypatch.setattr(central_kvevents, "_MAX_EARLY", 3)
+@pytest.mark.parametrize(
+    ("limit", "most", "kept"), [("_MAX_EARLY", 3, (7, 8, 9)), ("_MAX_EARLY_BYTES", 1, (9,))]
+)
+async def test_of_too_many_that_come_early_the_latest_are_kept(monkeypatch, limit, most, kept):
+    monkeypatch.setattr(central_kvevents, limit, most)
     pages = Pages("b")
     async with central("kv@10.0.0.1:8000@m", ready=pages.answered) as (listener, told, (engine,)):
         listener.watch(endpoint("a", "10.0.0.1"))
@@ -204,7 +210,7 @@ async def test_of_too_many_that_come_early_the_latest_are_kept(monkeypatch):
             await engine.store(10)
             await told.holds(10, pod="b")
         pages.come("a")
-        await told.holds(7, 8, 9, pod="a")
+        await told.holds(*kept, pod="a")
 
 
 async def test_all_that_come_early_together_take_bounded_memory(monkeypatch):
@@ -222,6 +228,29 @@ async def test_all_that_come_early_together_take_bounded_memory(monkeypatch):
         for name, latest in (("a", 3), ("b", 5)):
             pages.come(name)
             await told.holds(latest, pod=name)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_what_is_no_longer_kept_leaves_room_for_others(monkeypatch, gone):
+    monkeypatch.setattr(central_kvevents, "_MAX_EARLY_BYTES_IN_ALL", 4_000)
+    pages = Pages("c")
+    async with central("kv@10.0.0.1:8000@m", ready=pages.answered) as (listener, told, (engine,)):
+        for number, name in enumerate("abc", 1):
+            listener.watch(endpoint(name, f"10.0.0.{number}"))
+        await engine.store(*range(20))
+        async with about(engine, "10.0.0.3:8000"):
+            await engine.store(20)
+            await told.holds(20, pod="c")
+            if gone:
+                listener.unwatch(endpoint("a").id)
+            pages.come("a")
+            await told.until(lambda: gone or 19 in told.held("a"))
+            async with about(engine, "10.0.0.2:8000"):
+                await engine.store(21, 22, 23)
+            await engine.store(24)
+            await told.holds(20, 24, pod="c")
+        pages.come("b")
+        await told.holds(21, 22, 23, pod="b")
 
 
 async def test_an_engine_that_publishes_is_not_waited_for_though_its_pages_never_come(monkeypatch):
@@ -285,13 +314,13 @@ async def test_another_engine_under_the_name_starts_afresh_and_a_removed_one_is_
     async with central("kv@10.0.0.1:8000@m", "kv@10.0.0.2:8000@m") as (listener, told, engines):
         first, second = engines
         listener.watch(endpoint("a", "10.0.0.1"))
-        await first.store(1)
+        await first.store(1, rank=0)
         await told.holds(1, pod="a")
         listener.watch(endpoint("a", "10.0.0.2"))
         assert listener.counts() == {}
         told.caches.clear()
         await first.store(2)
-        await second.store(3)
+        await second.store(3, rank=1)
         await told.holds(3, pod="a")
         listener.unwatch(endpoint("a").id)
         assert listener.counts() == {}

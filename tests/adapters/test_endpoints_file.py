@@ -392,7 +392,23 @@ async def test_clusters_are_resolved_again_and_those_without_an_address_are_left
         async with running(made.run()), asyncio.timeout(5):
             while names.due():
                 await asyncio.sleep(POLL)
+            assert told.take() == []
+            write(path, there="10.0.0.3:3")
+            changes = [("gone", "default/here"), ("up", "default/there", "10.0.0.3:3")]
+            assert await told.next(2) == changes
+            now = 60.0
+            while names.due():  # a file without names, too, is read once in an interval
+                await asyncio.sleep(POLL)
     assert told.take() == []
-    assert [(entry["event"], entry["name"]) for entry in logs] == [
+    assert [(each["event"], each["name"]) for each in logs if "name" in each] == [
         ("endpoints_file.unresolved", "no-such-host.invalid")
     ]
+
+
+def test_a_slow_name_server_is_asked_again_an_interval_after_the_last_name():
+    now = 0.0
+    names = ClusterNames(30.0, lambda: now)
+    names.begin()
+    now = 40.0
+    names("localhost", 1)
+    assert not names.due()

@@ -73,7 +73,7 @@ RULE = "breaks a rule of HTTP/2"
         (frames(head(b"\x08\x7f\xa1\x22" + b"2" * 4512)), "HTTP status 0"),
         (frames(frame(DATA, b"early", 0, 1)), RULE),
         (frames(frame(DATA, b"nobody's", 0, 2)), RULE),
-        (frames(frame(PUSH_PROMISE, b"\0\0\0\2\x82\x86\x84", 0x4, 1)), RULE),
+        (frames(frame(PUSH_PROMISE, b"\0\0\0\2\x82\x86\x84\x41\x01a", 0x4, 1)), RULE),
         (frames(frame(UNKNOWN, b"x" * 16_385)), "a frame is larger than 16384"),
         (frames(frame(GOAWAY, b"x" * 7)), "GOAWAY has 16 bytes"),
         (frames(frame(SETTINGS, b"", 0, 1)), RULE),

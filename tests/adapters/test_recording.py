@@ -9,8 +9,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -358,6 +360,24 @@ def test_what_a_full_disk_refused_no_longer_waits_for_it(tmp_path):
     recorder = recorded(RecordingSettings(folder=in_the_way, gather=0.0), *map(text_of, range(9)))
     assert dict(recorder.counts) == {"written": 0, "dropped": 0, "failed": 9}
     assert recorder._writer.blocks_taken == recorder._blocks_put > 9
+
+
+def test_recording_goes_on_after_its_file_is_lost(settings):
+    """As on NFS, where a file that another replica removes is stale."""
+    recorder = Recorder(settings, lambda: 0.5)
+    traffic = Traffic(recorder)
+    recorder.start()
+    traffic.pass_by("before")
+    while not dict(recorder.counts)["written"]:
+        time.sleep(0.01)
+    (part,) = settings.folder.iterdir()
+    opened = Path("/proc/self/fd")
+    (number,) = (each.name for each in opened.iterdir() if os.path.realpath(each) == str(part))
+    os.close(int(number))
+    traffic.pass_by("lost")
+    traffic.pass_by("after")
+    recorder.stop()
+    assert dict(recorder.counts) == {"written": 2, "dropped": 0, "failed": 1}
 
 
 def test_endpoints_that_came_while_nothing_could_be_written_are_in_the_next_part(tmp_path):

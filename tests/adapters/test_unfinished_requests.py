@@ -18,6 +18,7 @@ from tests.adapters.ext_proc_peer import (
     BUFFERED,
     CHAT,
     DEADLINE,
+    DECISION,
     NONE,
     Peer,
     body,
@@ -65,6 +66,15 @@ async def test_the_largest_are_refused_where_all_hold_too_much(serve, director):
         await until(lambda: director.ends() == [Outcome.REJECTED])
 
 
+async def test_a_request_that_is_refused_as_it_ends_waits_for_no_decision(serve, director):
+    director.answer = None
+    async with serve(director, max_held_bytes=len(PIECE)) as (_, channel):
+        stream = await upload(channel, 1)
+        await stream.send(body(b'"}],"model":"m"}'))
+        assert (await refusal(stream))[0] == 429
+        assert [pending.cancelled for pending in director.pending] == [True]
+
+
 MIB = 1 << 20
 WIDE = PeerLimits(stream_window=16 * MIB)
 
@@ -91,6 +101,22 @@ async def test_a_message_counts_once(director):
         peer.begin(1, head((BUFFERED, NONE), path="/v1/completions"), body(data))
         replies = await peer.replied(1, 2)
         assert list(map(kind, replies)) == ["request_headers", "request_body"]
+
+
+@needs_native  # grpcio reads nothing while a decision is pending
+async def test_a_request_that_is_gone_holds_nothing_if_its_decision_comes(director):
+    director.answer = None
+    made = serving(server_class("native"), director, max_held_bytes=3 * MIB, limits=WIDE)
+    async with made as (server, _), greeted(server) as peer:
+        for stream in (1, 3):
+            peer.begin(stream, head(), body())
+            await until(lambda due=stream: len(director.pending) > due // 2)
+            peer.say(wire.data(stream, wire.message(bytes(60 * MIB))[: 2 * MIB]))
+            await peer.works()
+            peer.say(wire.reset(stream))
+            await until(lambda due=stream: len(director.records) > due // 2)
+            director.pending[-1].decided(DECISION)
+        assert director.ends() == [Outcome.ABORTED] * 2
 
 
 async def test_what_ended_holds_nothing(serve, director):

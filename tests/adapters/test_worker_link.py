@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import socket
 
+import pytest
+
 from epp.adapters.workers.link import ParentLink, WorkerLink, WorkerStart, WorkerState
 
 DEADLINE = 10
@@ -65,12 +67,15 @@ async def test_a_connection_is_passed_on_and_goes_on_in_the_worker():
         assert pair.shed == [3]
 
 
-async def test_what_a_worker_says_arrives_and_so_does_its_end():
+@pytest.mark.parametrize("unread", [False, True])  # with what it has not read, the link is reset
+async def test_what_a_worker_says_arrives_and_so_does_its_end(unread):
     async with paired() as pair:
         said = [WorkerState(), WorkerState(listening=True, ready=True, taken=7, open=5)]
         for each in said:
             pair.worker.send_state(each)
         await until(lambda: len(pair.states) == len(said))
+        if unread:
+            pair.parent.shed(1)
         pair.worker._socket.close()
         await until(lambda: len(pair.states) > len(said))
         assert pair.states == [*said, None]
@@ -88,9 +93,12 @@ async def test_what_a_worker_says_waits_until_its_start_is_over():
         await until(lambda: pair.states == [WorkerState(listening=True)])
 
 
-async def test_a_worker_hears_that_the_process_is_gone():
+@pytest.mark.parametrize("unread", [False, True])
+async def test_a_worker_hears_that_the_process_is_gone(unread):
     async with paired() as pair:
         pair.open()
+        if unread:
+            pair.worker.send_state(WorkerState())
         pair.parent.close()
         await until(lambda: pair.gone)
 

@@ -16,6 +16,7 @@ from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import FirstToken
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.pickers import MaxScorePicker
@@ -26,6 +27,7 @@ from epp.protocol.extproc.record import MustStayReason, Outcome
 from epp.values import replaced
 from tests.adapters.tokens.bodies import chat
 from tests.adapters.tokens.folders import byte_level, write
+from tests.policy.flow.flow_rig import FlowRig
 from tests.records import record_of
 
 LONG = "the keeper of the lighthouse counted 42 boats\n" * 100
@@ -55,16 +57,16 @@ async def director(folder, fleet):
 LEAST_TTFT = load("plugins: [{type: least-ttft-picker}]").scheduling
 
 
-def directing(fleet, tokenizer, poll_now=lambda _: None, scheduling=LEAST_TTFT, **limits):
+def directing(fleet, tokenizer, poll_now=lambda _: None, scheduling=LEAST_TTFT, rig=None, **limits):
     scheduler = Scheduler(fleet, scheduling, lambda _: 0)
     telemetry = Telemetry(
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
     return PickerDirector(
-        FlowControl(scheduler, fleet, FlowSettings()),
+        FlowControl(scheduler, fleet, FlowSettings()) if rig is None else rig.flow,
         fleet.apply,
         telemetry,
-        lambda: 1.0,
+        lambda: 1.0 if rig is None else rig.now,
         tokenizer,
         poll_now=poll_now,
         **limits,
@@ -98,6 +100,28 @@ async def test_a_long_prompt_is_decided_on_when_it_is_tokenized(director, folder
     assert decision.prompt_tokens == tokens_of(folder, lookup)
     again = director.route(replaced(lookup, id=RequestId("again")), 1.0)
     assert again.predicted_cached_tokens > 0
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_prompt_that_was_tokenized_waits_for_room_until_its_client_leaves(folder, leaves):
+    rig = FlowRig(pods=1)
+    rig.come("first", 20_000)
+    tokenizer = LocalTokenizer(folder, LocalLimits())
+    director = directing(rig.fleet, tokenizer, rig=rig)
+    pending = director.route(chat(LONG), rig.now)
+    made = asyncio.get_running_loop().create_future()
+    pending.when_decided(made.set_result)
+    async with asyncio.timeout(10):
+        while not rig.flow.line.requests:
+            await asyncio.sleep(0)
+        if leaves:
+            pending.cancel()
+        else:
+            rig.apply(FirstToken(RequestId("first")))
+            assert isinstance(await made, Decision)
+    assert rig.flow.line.requests == 0
+    await director.stop()
+    await tokenizer.close()
 
 
 async def test_no_endpoints_is_an_outcome(folder):

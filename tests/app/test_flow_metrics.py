@@ -14,8 +14,9 @@ from epp.model.listeners import reraise
 from epp.policy.flow.headroom import headroom
 from epp.policy.flow.refusals import QueueOutcome
 from epp.policy.producers.identity import AgentIdentity, fairness_source
-from tests.policy.flow.flow_rig import CAPACITY, FlowRig
+from tests.policy.flow.flow_rig import CAPACITY, LONG, FlowRig
 from tests.policy.flow.test_gate import BY_REPORTS, TWO_AT_ONCE
+from tests.policy.flow.test_slots import with_three_slots
 from tests.strategies import request
 
 PREFIX = "llm_d_epp_flow_control_"
@@ -289,12 +290,38 @@ def test_what_entered_stays_counted_when_some_of_a_clients_models_are_idle():
     queues.count(request("1", model="m0"), QueueOutcome.DISPATCHED, 0.5)
     rig.wait(600)
     found = page(rig, queues)
-    assert len([name for name in found if name.startswith(f"{PREFIX}queue_size")]) == 1
+    for family in ("queue_size", "request_queue_duration_seconds_count"):
+        assert len([name for name in found if name.startswith(PREFIX + family)]) == 1
     came = 'fairness_id="default-flow",priority="0",outcome="NotYetFinalized"'
     for times in (102, 103):
         name = f"{PREFIX}request_enqueue_duration_seconds_count{{{came}}}"
         assert page(rig, queues)[name] == times
         queues.count(request("1", model="m0"), QueueOutcome.DISPATCHED, 0.5)
+
+
+def test_what_entered_is_forgotten_with_the_last_series_of_a_fairness_id():
+    queues, rig = QueueMetrics("pool"), FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
+    for number in range(100):
+        queues.count(request("1", fairness_id=f"f{number}"), QueueOutcome.DISPATCHED, 0.5)
+    queues.count(request("1", fairness_id="f9"), QueueOutcome.REJECTED_CAPACITY, 0.0)
+    entered = f"{PREFIX}request_enqueue_duration_seconds_count"
+    rejected = f'{entered}{{fairness_id="f9",priority="0",outcome="RejectedCapacity"}}'
+    assert page(rig, queues)[rejected] == 1
+    rig.wait(600)
+    assert entered not in str(page(rig, queues))
+
+
+def test_what_is_used_of_an_endpoints_room_is_1_where_requests_wait():
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", running=1.0, kv_usage=0.5)
+    used = 'warmpick_flow_endpoint_used_ratio{endpoint="pod-0",axis="%s"}'
+    before = page(rig)
+    assert before[used % "prefill"] == 0
+    assert before[used % "memory"] == pytest.approx(0.5, rel=0.01)
+    assert used % "slots" not in before
+    rig.come("first", LONG)
+    assert rig.come("next", 10) is None
+    assert page(rig)[used % "prefill"] >= 1
 
 
 class TestHeadroom:
@@ -318,17 +345,32 @@ class TestHeadroom:
         rig.come("b", 20_000)
         assert headroom(rig.flow, rig.fleet, rig.now, batch=False) == (0, 0.0)
 
-    @pytest.mark.parametrize("prefills", [0, 2])
-    def test_what_it_says_can_be_sent(self, prefills):
-        rig = FlowRig(pods=1)
+    @pytest.mark.parametrize(
+        ("tokens", "prefills", "waiting", "capacity"),
+        [(1000, 0, 0, CAPACITY), (1000, 2, 0, CAPACITY), (1000, 0, 3, CAPACITY), (100, 0, 0, 3000)],
+        ids=["prefill", "stages", "requests of others", "memory"],
+    )
+    def test_what_it_says_can_be_sent(self, tokens, prefills, waiting, capacity):
+        rig = FlowRig(pods=1, capacity=capacity)
         for number in range(prefills):
             rig.add(f"p-{number}", f"10.0.1.{number}", labels={"llm-d.ai/role": "prefill"})
             rig.say(f"p-{number}")
-        rig.come("as usual", 1000)
+        rig.come("as usual", tokens)
         rig.begin("as usual")
+        rig.say("pod-0", running=1.0, waiting=float(waiting), counted=True)
         left = headroom(rig.flow, rig.fleet, rig.now, batch=False).requests
-        went = [rig.come(str(number), 1000) for number in range(left + 1)]
+        went = [rig.come(str(number), tokens) for number in range(left + 1)]
+        assert left > 1
         assert went == ["pod-0"] * left + [None]
+
+    def test_of_an_engine_whose_slots_are_known_it_is_the_free_ones(self):
+        rig = with_three_slots()
+        for name in ("5", "6", "7"):
+            rig.end(name, 10, 10)
+        rig.say("pod-0", running=1.0, counted=True)
+        assert headroom(rig.flow, rig.fleet, rig.now, batch=False).requests == 2
+        used = 'warmpick_flow_endpoint_used_ratio{endpoint="pod-0",axis="slots"}'
+        assert page(rig)[used] == 1 / (3 + 1)  # one more may wait for the next
 
     def test_what_is_not_known_or_saturated_has_none(self):
         rig = FlowRig(pods=1)

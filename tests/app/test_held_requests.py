@@ -17,9 +17,9 @@ from tests.strategies import request
 class Waiting:
     """A pod that is busy, the pending decisions of requests that wait for it, and all faults."""
 
-    def __init__(self, on_release=None):
+    def __init__(self, on_release=None, **settings):
         self.faults: list[tuple[str, type[BaseException]]] = []
-        self.rig = FlowRig(pods=1)
+        self.rig = FlowRig(pods=1, **settings)
         self.rig.come("first", 20_000)
         self.gone: list[str] = []
         self.held = HeldRequests(
@@ -67,6 +67,14 @@ async def test_an_event_that_makes_room_decides(waiting):
     assert sum(waiting.held.waits.counts) == sum(waiting.held.cycles.counts) == 1
 
 
+async def test_an_event_when_a_look_for_room_is_due_makes_it_one_look(waiting):
+    found = waiting.rig.flow.route(request("a", waiting.rig.words(100)), waiting.rig.now)
+    waiting.rig.wait(1.0)
+    waiting.held.hold(found)
+    await waiting.make_room()
+    assert sum(waiting.held.waits.counts) == sum(waiting.held.cycles.counts) == 1
+
+
 async def test_a_client_that_leaves_is_counted_and_no_longer_waits(waiting):
     pending = waiting.come("a")
     waiting.rig.wait(0.5)
@@ -74,13 +82,29 @@ async def test_a_client_that_leaves_is_counted_and_no_longer_waits(waiting):
     assert len(waiting.held._pending) == waiting.rig.flow.line.requests == 0
     assert waiting.rig.outcomes == [("a", "EvictedContextCancelled", 0.5)]
     assert waiting.decided == {}
+    await waiting.make_room()
+    assert sum(waiting.held.cycles.counts) == 0  # nothing is looked for any more
+
+
+async def test_one_whose_time_is_up_goes_without_an_event():
+    waiting = Waiting(most_seconds=0.01)
+    decided = asyncio.get_running_loop().create_future()
+    waiting.come("a").when_decided(decided.set_result)
+    waiting.rig.wait(0.01)
+    async with asyncio.timeout(30):
+        assert isinstance(await decided, Decision)
+    assert (waiting.gone, waiting.faults) == (["a"], [])
 
 
 async def test_a_stop_refuses_all_that_wait(waiting):
     waiting.come("a")
     waiting.come("b")
     waiting.rig.wait(1.5)
+    waiting.rig.say("pod-0")  # the loop would look for room next
     waiting.held.stop()
+    await waiting.make_room()
+    assert sum(waiting.held.cycles.counts) == 0
+    assert len(waiting.held._pending) == waiting.rig.flow.line.requests == 0
     for error in waiting.decided.values():
         assert isinstance(error, ShuttingDown)
         assert (error.status, error.dropped_reason) == (503, "rejected-shutting-down")
@@ -110,17 +134,23 @@ async def test_one_that_cannot_be_told_its_decision_does_not_keep_the_others():
 
 async def test_one_that_a_look_for_room_lost_is_answered():
     waiting = Waiting()
+    line = waiting.rig.flow.line
+
+    def fails_once():
+        line.on_change = None
+        raise KeyError("nobody")
+
     waiting.come("a")
     waiting.come("b")
-    waiting.rig.flow.line.on_change = lambda: failing(None)
+    line.on_change = fails_once
     await waiting.make_room()
     assert waiting.faults == [("flow-control", KeyError)]
     assert isinstance(waiting.decided["a"], KeyError)
-    assert [each[:2] for each in waiting.rig.outcomes] == [("a", "EvictedOther")]
-    waiting.rig.flow.line.on_change = None
     waiting.rig.say("pod-0")
     await looked()
     assert isinstance(waiting.decided["b"], Decision)
+    outcomes = [each[:2] for each in waiting.rig.outcomes]
+    assert outcomes == [("a", "EvictedOther"), ("b", "Dispatched")]
     assert (waiting.gone, len(waiting.held._pending)) == (["b"], 0)
 
 

@@ -10,8 +10,10 @@ from epp.model.events import EndpointRemoved
 from epp.model.kv_changes import CacheCleared, CacheCopied
 from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
 from epp.protocol.replicas.chains import written_sizes, written_words
+from epp.protocol.replicas.digests import owner_of
 from epp.protocol.replicas.facts import BucketsQuery, BucketsReply, ContentsReply
 from tests.app.replica_rig import (
+    Started,
     compare,
     compared,
     heard,
@@ -118,6 +120,25 @@ async def test_what_was_never_told_is_found_by_its_digest():
         assert compared(one, "different") + compared(other, "different") == 1
 
 
+async def test_later_the_owner_is_believed():
+    """The first time that two differ about an endpoint, each adds what the other holds."""
+    async with two() as rigs:
+        await settled(*rigs)
+        pod = rigs[0].pod("pod-0").endpoint.id
+        by_number = {each.replicas._writer.own: each for each in rigs}
+        owner = by_number.pop(owner_of(pod, by_number))
+        (other,) = by_number.values()
+        first = set[int]()
+        for seed in ("first", "later"):
+            unheard(other)
+            serve_many(other, seed=seed)
+            heard(other)
+            first = first or held(other)[pod]
+            await compare(owner, other)
+            await until(lambda: held(owner)[pod] == held(other)[pod])
+            assert held(owner)[pod] == first
+
+
 async def test_a_cache_that_was_cleared_is_empty_to_all_and_stays_so():
     async with two() as (one, other):
         await settled(one, other)
@@ -181,6 +202,32 @@ async def test_two_that_meet_long_after_their_starts_come_together(monkeypatch):
         other.meets(one)
         await until(lambda: held(one) == held(other))
         assert held(one)["default/pod-0"] == both
+
+
+async def test_who_starts_from_one_of_two_takes_nothing_from_the_other():
+    """They differ still, as they do just after both settle, and it owns an endpoint at once."""
+    async with two() as (one, other):
+        await settled(one, other)
+        for each, seed in ((one, "left"), (other, "right")):
+            unheard(each)
+            serve_many(each, seed=seed)
+            heard(each)
+        pod = one.pod("pod-0").endpoint.id
+        both = held(one)[pod] | held(other)[pod]
+        known = [each.replicas._writer.own for each in (one, other)]
+        fresh = Started(one.port, other.port)
+        while owner_of(pod, [own := fresh.replicas._writer.own, *known]) != own:
+            fresh = Started(one.port, other.port)
+        async with fresh.running():
+            for each in (one, other):
+                each.meets(fresh)
+            await settled(one, other, fresh)
+            assert held(fresh) in (held(one), held(other))
+            await fresh.replicas.copies.send_own_digests()
+            await until(lambda: held(fresh)[pod] == both)
+            await fresh.replicas.copies.send_own_digests()
+            for each in (one, other):
+                await until(lambda each=each: held(each)[pod] == both)
 
 
 def lose_a_message(rig):

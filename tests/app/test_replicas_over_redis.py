@@ -230,16 +230,25 @@ async def test_each_goes_on_alone_says_so_and_catches_up(server, what, monkeypat
     assert len(fails) <= 4  # each of them at most once for each kind of failure
 
 
-async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(server, monkeypatch):
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(
+    server, workers, tmp_path, monkeypatch
+):
     monkeypatch.setattr(exchange, "_UNSETTLED_SECONDS", 0.5)
     server.kill()
     with capture_logs() as logs:
-        async with replica(server, alone=0.0) as one:
+        async with contextlib.AsyncExitStack() as stack:
+            siblings = [Siblings(folder=tmp_path, number=each, count=2) for each in range(workers)]
+            one, *_ = [
+                await stack.enter_async_context(replica(server, alone=0.0, siblings=each))
+                for each in (siblings if workers > 1 else [None])
+            ]
             await until(lambda: one.replicas.warm)
             one.now += 1
-            await until(lambda: "replicas.alone" in [each["event"] for each in logs])
+            if workers == 1:
+                await until(lambda: "replicas.alone" in [each["event"] for each in logs])
             server.start()
-            await reach(one)
+            await until(lambda: one.replicas.streams.works)
             assert not one.replicas._writer.settled  # others may know more
             await until(lambda: one.replicas._writer.settled)
 

@@ -117,6 +117,11 @@ async def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
         assert await worker.counted() is None
         assert worker.asked.is_set()
         worker.arrives.set()
+        assert await worker.counted() == 1000
+        worker.answers = False
+        assert await worker.counted() == 1000
+        worker.count, worker.answers = 1010, True
+        assert await worker.counted() == 1010
 
 
 async def test_an_answer_that_is_looked_at_after_its_worker_was_counted_is_left_out(tmp_path):

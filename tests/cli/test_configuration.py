@@ -34,10 +34,19 @@ def test_gates_of_the_command_line_go_before_the_configurations(text, gates, exp
     assert document(text, f"--feature-gates={gates}")["featureGates"] == expected
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "plugins: 3", "a: b"])
-def test_a_configuration_that_cannot_be_changed_is_left_to_who_reads_it(text):
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        ("[]", "--feature-gates=a"),
+        ("3", "--poll-models"),
+        ("featureGates: 3", "--feature-gates=a"),
+        ("plugins: 3", "--model-server-metrics-scheme=https"),
+        ("a: b", "--feature-gates="),
+    ],
+)
+def test_a_configuration_that_cannot_be_changed_is_left_to_who_reads_it(text, flag):
     assert merged(text) == text
-    assert load_yaml(merged(text, "--feature-gates=").encode()) == load_yaml(text.encode())
+    assert load_yaml(merged(text, flag).encode()) == load_yaml(text.encode())
 
 
 def test_no_text_is_the_policys():
@@ -74,6 +83,7 @@ def test_where_metrics_pages_are(text, flags, expected):
     plugins = document(text, *flags)["plugins"]
     (source,) = [each for each in plugins if each["type"] == "metrics-data-source"]
     assert source["parameters"] == expected
+    assert [each for each in plugins if each is not source and "parameters" in each] == []
 
 
 def test_models_are_polled_beside_what_is_configured():
@@ -90,8 +100,9 @@ plugins: [{type: models-data-source, name: models, parameters: {interval: 1m}}]
 dataLayer: {sources: [{pluginRef: models}]}
 """
     assert document(text, "--poll-models") == load_yaml(text.encode())
-    for broken in ("plugins: 3", "{plugins: [], dataLayer: []}"):
-        assert document(broken, "--poll-models") == load_yaml(broken.encode())
+    answering = "plugins: [{type: models-responder, name: answers}]"
+    for other in ("plugins: 3", "{plugins: [], dataLayer: []}", answering):
+        assert document(other, "--poll-models") == load_yaml(other.encode())
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_flags_alone_are_serves(words, complete):
         (["--pool-nam=p"], "unrecognized arguments: --pool-nam=p: did you mean `--pool-name`"),
         (["--pool"], "unrecognized arguments: --pool"),
         (["--pool-name=p", "word"], "unrecognized arguments: word"),
+        (["--pool-name=p", "pool-name"], "unrecognized arguments: pool-name"),
         (
             ["serve", "http://a:1"],
             "unrecognized arguments: http://a:1; servers by their URLs are for `epp up`",

@@ -134,6 +134,14 @@ def test_without_defaults_nothing_is_read_and_that_is_said():
     settings = layer(inject=False)
     assert settings.data_layer.pages == ()
     assert "no metrics of endpoints are read" in warned(settings)
+    settings = layer(
+        plugin("models-data-source"),
+        plugin("models-data-extractor"),
+        sources=SOURCED,
+        inject=False,
+    )
+    assert [each.vital for each in settings.data_layer.pages] == [False]
+    assert "no metrics of endpoints are read" in warned(settings)
 
 
 def test_the_exporter_of_gpus():
@@ -145,14 +153,29 @@ def test_the_exporter_of_gpus():
     gpus = settings.data_layer.pages[1]
     assert gpus.source.place == (9400, True)
     assert [each.key for each in gpus.numbers] == ["GPUUtilization/dcgm-extractor"]
+    pages = only(
+        plugin("metrics-data-source"),
+        plugin("core-metrics-extractor"),
+        plugin("dcgm-extractor"),
+        sources={"metrics-data-source": ["core-metrics-extractor", "dcgm-extractor"]},
+    )
+    assert (pages.load, [each.key for each in pages.numbers]) == (
+        True,
+        ["GPUUtilization/dcgm-extractor"],
+    )
 
 
 def test_other_clusters_say_themselves_whether_they_answer():
-    pages = only(
+    settings = layer(
         plugin("multicluster-metrics-data-source", "{caCertPath: /ca}"),
-        plugin("multicluster-metrics-extractor", "{queueSizeMetric: 'q{name=pool}'}"),
+        plugin(
+            "multicluster-metrics-extractor",
+            "{kvCacheUtilizationMetric: '', queueSizeMetric: 'q{name=pool}'}",
+        ),
         sources={"multicluster-metrics-data-source": ["multicluster-metrics-extractor"]},
     )
+    assert settings.warnings == ()
+    (pages,) = settings.data_layer.pages
     source = pages.source
     assert (source.scheme, source.insecure_skip_verify) == ("https", False)
     assert source.most_bytes == 8 << 20
@@ -184,6 +207,12 @@ def test_the_name_of_gie_is_the_same_extractor():
     (pages,) = settings.data_layer.pages
     assert next(iter(pages.engines.engines)) == "triton"
     assert "without effect" not in warned(settings)
+
+
+def test_an_empty_engine_or_label_is_the_default():
+    pages = only(plugin("core-metrics-extractor", "{defaultEngine: '', engineLabelKey: ''}"))
+    assert list(pages.engines.engines) == list(ENGINES)
+    assert pages.engines.labels == only().engines.labels
 
 
 def test_the_name_of_llm_ds_scheduler_is_the_same_extractor_of_models():
@@ -239,6 +268,14 @@ def test_an_observer_of_durations_may_be_a_source_too():
             [plugin("metrics-data-source", "{scheme: https, caCertPath: /a}")],
             {},
             "`caCertPath` has no effect: `insecureSkipVerify` is true",
+        ),
+        (
+            [
+                plugin("models-data-source", "{scheme: https, caCertPath: /a}", "mine"),
+                plugin("models-data-extractor"),
+            ],
+            {"mine": ["models-data-extractor"]},
+            "mine: `caCertPath` has no effect",
         ),
     ],
 )
@@ -403,6 +440,8 @@ def test_sizes_of_the_cache_are_labels_or_metrics():
     ).engines["mine"]
     assert [str(each) for each in mine.block_size] == ["info{size}"]
     assert [str(each) for each in mine.num_blocks] == ["blocks{kind=max}", "info{num_gpu_blocks}"]
+    named = engines("{name: mine, cacheInfoSpec: info, cacheNumBlocksLabelName: blocks}")
+    assert [str(each) for each in named.engines["mine"].num_blocks] == ["info{blocks}"]
 
 
 @pytest.mark.parametrize(

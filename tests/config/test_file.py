@@ -203,7 +203,7 @@ def test_file_discovery_names_the_endpoints_file():
 plugins: [{type: least-ttft-picker}, {type: file-discovery, parameters: {path: /etc/e.yaml}}]
 dataLayer: {discovery: {pluginRef: file-discovery}}
 """
-    assert load(text).endpoints_file == "/etc/e.yaml"
+    assert (load(text).endpoints_file, load(text).host_names) == ("/etc/e.yaml", False)
     assert load(dump(load(text).effective)).endpoints_file == "/etc/e.yaml"
 
 
@@ -227,16 +227,36 @@ ERRORS = [
         "`redis-syncer` does",
     ),
     (SYNCED % ("none", ""), "dataLayer.crossReplica.syncerPluginRef", "none"),
-    (
-        SYNCED % ("redis-syncer", ", {type: redis-syncer, parameters: {address: redis}}"),
-        "plugins[1].parameters",
-        "`address` is not HOST:PORT: `redis`",
+    *(
+        (
+            SYNCED % ("redis-syncer", f", {{type: redis-syncer, parameters: {{{given}}}}}"),
+            "plugins[1].parameters",
+            said,
+        )
+        for given, said in (
+            ("address: redis", "`address` is not HOST:PORT: `redis`"),
+            ("address: ':6379'", "`address` is not HOST:PORT: `:6379`"),
+            ("address: 'r:x'", "`address` is not HOST:PORT: `r:x`"),
+            ("address: 'r:65536'", "`address` is not HOST:PORT: `r:65536`"),
+            ("stateTTL: soon", "`soon` is not a duration"),
+            ("coordinationTTL: soon", "`soon` is not a duration"),
+        )
     ),
     (
         SYNCED
         % ("redis-syncer", ", {type: redis-syncer, parameters: {passwordEnv: A, passwordFile: b}}"),
         "plugins[1].parameters",
         "give only one of `passwordEnv` and `passwordFile`",
+    ),
+    (
+        "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a}, {name: a}]",
+        "schedulingProfiles[1].name",
+        "a second profile is named `a`",
+    ),
+    (
+        "plugins: [{type: single-profile-handler}, {type: header-profile-handler}]",
+        "plugins",
+        "`single-profile-handler` and `header-profile-handler` are both profile handlers",
     ),
     ("", "", "empty"),
     ("plugins: [", "line 2, column 1", "not valid YAML"),

@@ -65,6 +65,7 @@ plugins:
 - {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}
 flowControl:
   maxBytes: 10Gi
+  maxRequests: 2k
   defaultRequestTTL: 1m30s
   usageLimitPolicyPluginRef: priority-holdback-policy
   saturationDetector: {pluginRef: concurrency-detector}
@@ -79,7 +80,7 @@ def test_flow_control_is_what_the_section_says():
     settings = load(FLOWS)
     assert settings.warnings == ()
     flow = settings.flow
-    assert (flow.max_bytes, flow.max_requests, flow.empty_seconds) == (10 << 30, inf, 90.0)
+    assert (flow.max_bytes, flow.max_requests, flow.empty_seconds) == (10 << 30, 2000, 90.0)
     high, low = flow.limits_of(100), flow.limits_of(-10)
     assert (high.max_requests, high.max_bytes, high.ttl) == (1000, 1e9, 90.0)
     assert isinstance(high.fairness, RoundRobinFairnessPolicy)
@@ -88,7 +89,7 @@ def test_flow_control_is_what_the_section_says():
     assert isinstance(low.order, EdfOrderingPolicy)
     assert (flow.limits_of(3).max_requests, flow.limits_of(-3).max_requests) == (5000, 7)
     assert flow.gate is not None
-    assert flow.gate.priorities == (100, -10)
+    assert (flow.gate.name, flow.gate.priorities) == ("concurrency-detector", (100, -10))
     assert flow.gate.usage_limits == PriorityHoldbackPolicy(min_ceiling=0.5)
     assert flow.gate.detector is not settings.scheduling.saturation_detector is None
 

@@ -74,7 +74,10 @@ def test_a_plug_in_is_started_after_those_that_it_needs():
     assert started["b"].other is started["q"]
     assert started["a"].chance == 5
     assert len(started.having(Scorer)) == 3
-    assert [each.kinds for each in started.subscriptions] == [(FirstToken,)] * 2
+    assert [(each.plugin, each.kinds) for each in started.subscriptions] == [
+        ("b", (FirstToken,)),
+        ("a", (FirstToken,)),
+    ]
 
 
 QUEUE = {"type": "queue-scorer", "name": "q"}

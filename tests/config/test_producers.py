@@ -241,6 +241,16 @@ def test_the_old_name_of_the_block_size(parameters, block):
     assert precise(f"{{tokenProcessorConfig: {parameters}}}").token_block == block
 
 
+def test_the_former_scorer_is_its_own_producer_unless_there_is_one():
+    former = (
+        "{type: precise-prefix-cache-scorer, parameters: {tokenProcessorConfig: {blockSize: 32}}}"
+    )
+    alone = load(f"plugins: [{former}]")
+    assert (alone.token_block, listening(alone)) == (32, SubscriptionSettings())
+    beside = load(f"plugins: [{former}, {{type: precise-prefix-cache-producer}}]")
+    assert beside.token_block == 16
+
+
 def test_events_are_of_the_model_that_tokens_are_of():
     settings = load("""
 plugins:
@@ -301,6 +311,12 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
             "random",
         ),
         ("token-producer", "{vllm: {}, tokenizer: /m}", "only one of"),
+        ("token-producer", "{udsTokenizerConfig: {a: b}, tokenizer: /m}", "only one of"),
+        (
+            "token-producer",
+            "{vllm: {endpointDiscovery: {}, insecureSkipVerify: true}}",
+            "`endpointDiscovery` has no TLS",
+        ),
         ("token-producer", "{estimate: {}, modelName: m}", "only one of"),
         ("token-producer", "{tokenizer: /m, patience: 0s}", "must be above 0"),
         ("token-producer", "{maxBytes: -1}", "`maxBytes` is -1, below 0"),

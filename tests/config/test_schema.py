@@ -68,6 +68,8 @@ flowControl: {}
 @pytest.mark.parametrize("version", OLD_API_VERSIONS)
 def test_a_key_without_a_value_is_as_good_as_absent(version):
     assert decode(EMPTY.format(version=version))[0] == decode(ABSENT)[0]
+    present = EMPTY.format(version=API_VERSION).replace("parser:", "")
+    assert decode(present)[0] == decode(ABSENT)[0]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +219,21 @@ def test_the_one_parser_of_old_releases():
             "`minCeiling` < `maxCeiling`",
         ),
         (
+            "plugins: [{type: queue-scorer}]\nsaturationDetector: {queueDepthThreshold: no}",
+            "flowControl.saturationDetector.queueDepthThreshold",
+            "a whole number is expected",
+        ),
+        (
+            "saturationDetector: {kvCacheUtilThreshold: 5}",
+            "flowControl.saturationDetector",
+            "`kvCacheUtilThreshold` is 5, above 1",
+        ),
+        (
+            "dataLayer: {crossReplica: {publishTimeout: soon}}",
+            "dataLayer.crossReplica",
+            "`soon` is not a duration",
+        ),
+        (
             "plugins: [{type: queue-scorer, name: q}]\nsaturationDetector: {pluginRef: q}",
             "flowControl.saturationDetector.pluginRef",
             "`q` does not detect saturation",
@@ -265,6 +282,30 @@ def test_what_is_done_with_sessions_and_hashes_of_others_is_said():
     }
 
 
+def reported(settings):
+    """Return the lines of the report by the plug-in, parameter or field that each is about."""
+    lines = report(settings.effective, settings.plugins)
+    return {line[2:].split("  ")[0 if line[2] != " " else 1]: line for line in lines}
+
+
+def test_the_report_says_what_takes_the_place_of_a_plug_in_or_a_parameter():
+    said = reported(
+        load("""
+plugins:
+- {type: queue-scorer}
+- {type: precise-prefix-cache-producer}
+- type: capacity-ledger
+  parameters: {slotsPerEndpoint: 8, stepTokenBudget: 8192, maxModelLen: 4096}
+dataLayer: {discovery: {peers: {pluginRef: file-discovery}}}
+""")
+    )
+    for name in ("capacity-ledger", "slotsPerEndpoint"):
+        assert said[name].endswith("whose limits are learned")
+    assert said["speculativeIndexing"].endswith("count as cached until events deny it")
+    assert said["dataLayer.discovery.peers"].endswith("names the other replicas")
+    assert "dataLayer.discovery" not in said
+
+
 def test_the_report_says_what_becomes_of_everything():
     settings = load("""
 plugins:
@@ -272,8 +313,7 @@ plugins:
 - {type: fcfs-ordering-policy}
 flowControl: {enableEviction: true}
 """)
-    lines = report(settings.effective, settings.plugins)
-    said = {line[2:].split("  ")[0 if line[2] != " " else 1]: line for line in lines}
+    said = reported(settings)
     assert said["prefix (prefix-cache-scorer)"].endswith("  honoured")
     assert said["matchLengthWeight"].endswith(" 0.0    honoured")
     assert "  false  without effect here, because blocks and capacities" in said["autoTune"]
@@ -283,12 +323,17 @@ flowControl: {enableEviction: true}
 
 @pytest.mark.parametrize("place", ["", "flowControl: "])
 def test_a_detector_that_is_written_out_becomes_a_plug_in(place):
-    detector = "saturationDetector: {queueDepthThreshold: 7, metricsStalenessThreshold: 150ms}"
+    detector = (
+        "saturationDetector: {queueDepthThreshold: 7, kvCacheUtilThreshold: 8e-1, headroom: }"
+    )
     config, _ = decode(
         f"apiVersion: llm-d.ai/v1alpha1\n{place}{{{detector}}}" if place else detector
     )
     assert [(each.type, each.parameters) for each in config.plugins] == [
-        ("utilization-detector", {"queueDepthThreshold": 7, "metricsStalenessThreshold": "150ms"})
+        (
+            "utilization-detector",
+            {"queueDepthThreshold": 7, "kvCacheUtilThreshold": "8e-1", "headroom": None},
+        )
     ]
     assert config.flow_control is not None
     assert config.flow_control.saturation_detector is not None

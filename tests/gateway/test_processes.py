@@ -21,6 +21,31 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(json.dumps({"event": "listening"}), flush=True)
 time.sleep(600)
 """
+LONG_LINE = """
+import json, time
+print("x" * (3 << 20) + "!")
+print(json.dumps({"event": "listening"}), flush=True)
+time.sleep(600)
+"""
+SURVIVED = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+sys.exit(7)
+"""
+FULL_DISK = """
+import asyncio, pathlib, resource, sys
+from epp.gateway.processes import spawn
+
+async def main():
+    code = "print('x' * 8192, flush=True); print('{}', flush=True); import time; time.sleep(600)"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    child = await spawn("child", [sys.executable, "-c", code], log_dir=pathlib.Path(sys.argv[1]))
+    await child.wait_ready_line(60)
+    await child.stop()
+    print('{"event": "stopped"}', flush=True)
+
+asyncio.run(main())
+"""
 PARENT = """
 import asyncio, pathlib, sys
 from epp.gateway.processes import spawn
@@ -85,6 +110,28 @@ async def test_a_death_is_told_with_the_last_log_lines(tmp_path):
     message = str(caught.value)
     assert "short ended with exit code 7" in message
     assert {"  one", "  two"} <= set(message.splitlines())
+
+
+async def test_a_line_of_any_length_is_logged_whole(tmp_path):
+    process = await spawn("long", python(LONG_LINE), log_dir=tmp_path)
+    await process.wait_ready_line(60)
+    await process.stop()
+    assert process.log_path.read_text().splitlines()[0] == "x" * (3 << 20) + "!"
+
+
+async def test_a_full_disk_stops_no_child(tmp_path):
+    argv = python(FULL_DISK, str(tmp_path))
+    parent = await spawn("parent", argv, log_dir=tmp_path, env={"PYTHONPATH": str(Path.cwd())})
+    assert await parent.wait_ready_line(60) == {"event": "stopped"}
+    await parent.stop()
+
+
+async def test_a_death_is_told_while_its_own_children_still_run(tmp_path):
+    process = await spawn("parent", python(SURVIVED), log_dir=tmp_path)
+    with pytest.raises(ProcessDied, match="parent ended with exit code 7"):
+        async with asyncio.timeout(60):
+            await process.watch()
+    await process.stop()
 
 
 async def test_a_death_before_the_ready_line_is_told(tmp_path):

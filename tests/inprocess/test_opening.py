@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 
@@ -81,6 +82,7 @@ def test_a_picker_is_opened_before_it_picks():
         ({"config": "missing.yaml"}, "missing.yaml: cannot be read: No such file"),
         ({"config_text": "plugins: [{type: x}]"}, "plugins"),
         ({"policy": "best"}, "policy: `best` is not one of"),
+        ({"config": os.devnull, "policy": "best"}, "policy: `best` is not one of"),
         ({"scrape_interval": 0}, "scrape_interval: 0 is not an interval in seconds"),
         ({"scrape_interval": float("nan")}, "scrape_interval: nan is not an interval in seconds"),
         ({"hold_timeout": -1.0}, "hold_timeout: -1.0 is not a number of seconds"),

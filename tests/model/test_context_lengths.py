@@ -63,10 +63,11 @@ def test_limits_change_with_lists_and_go_with_their_endpoints():
     listed(rig, "pod-0", m=100)
     listed(rig, "pod-1", m=100)
     assert fits(rig, IDS) == {"pod-0": False, "pod-1": False}
-    listed(rig, "pod-0", m=5000)
+    listed(rig, "pod-0", m=5000, longer=7000)
     assert fits(rig, IDS) == {"pod-0": True, "pod-1": False}
     rig.apply(EndpointRemoved(EndpointId("default/pod-1")))
     assert fits(rig, IDS) == {"pod-0": None}
+    assert rig.fleet.pods.shortest_context == 5000
     rig.add("pod-0", "10.0.0.9")
     assert rig.fleet.pods.shortest_context == float("inf")
 

@@ -104,6 +104,7 @@ def test_where_the_gateway_names_who_served_what_nobody_served_is_its_own():
 @pytest.mark.parametrize("gone", ["prefill", "encode"])
 def test_where_the_endpoint_of_a_stage_is_gone_the_decode_endpoint_did_not_fail(gone, reason, left):
     ward = Ward(4)
+    ward.fail("pod-3")
     others = (1, 2) if gone == "prefill" else (2, 1)
     for number in range(5):
         disaggregated(ward, f"r{number}", *others)
@@ -113,6 +114,7 @@ def test_where_the_endpoint_of_a_stage_is_gone_the_decode_endpoint_did_not_fail(
     ward.apply(ScrapeFailed(EndpointId("default/pod-1"), reason))
     ward.report("pod-1")
     assert ward.left == left
+    assert ward.heard == [("pod-0", FAILURES), ("pod-0", None)][: 2 if "0" in left else 1]
 
 
 def stages(prefill=2, decode=2, encode=0):
@@ -197,13 +199,14 @@ def test_what_may_only_be_slow_is_no_failure_of_a_prefill_endpoint_either(alive,
     ward.apply(Served(RequestId("hedged"), ward.pod("d-1").endpoint.target, retried=True))
     ward.apply(Aborted(RequestId("hedged")))
     pair(ward, "p-1", "d-0", fails=False)
-    assert ward.pod("p-0").outlier.share(2) == share
+    assert [ward.pod(name).outlier.share(2) for name in ("p-0", "d-0")] == [share, share]
 
 
-def test_a_first_token_is_a_success_of_both_endpoints():
+@pytest.mark.parametrize("others", [(1, None), (None, 1)], ids=["prefill", "encode"])
+def test_a_first_token_is_a_success_of_both_endpoints(others):
     ward = Ward()
     ward.fail("pod-1", times=4)
-    disaggregated(ward, "r-1")
+    disaggregated(ward, "r-1", *others)
     ward.apply(FirstToken(RequestId("r-1")))
     ward.fail("pod-1", times=4)
     assert ward.heard == []

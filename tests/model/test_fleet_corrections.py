@@ -97,14 +97,17 @@ def test_what_is_in_no_list_of_requests_is_found_in_the_books(waits):
 
 
 def test_what_was_sent_since_stays():
-    ward = Ward(1)
+    ward = Ward()
     ward.send("pod-0", "lost", LONG, stream=False)
-    ward.pass_by(290)
+    ward.pass_by(270)
+    assert ward.lost() == []
     ward.send("pod-0", "fresh", text(900, "f"), stream=False)
+    at_both = ward.quote("at both", text(900, "b"), stream=False)
+    ward.apply(Admitted(at_both, EndpointId("default/pod-1"), POD))
     ward.pass_by(60)
     assert ward.lost() == [(POD, ["lost"])]
-    assert list(ward.fleet.in_flight) == ["fresh"]
-    assert ward.held()[:2] == (1, 1)
+    assert list(ward.fleet.in_flight) == ["fresh", "at both"]
+    assert ward.held()[:2] == (2, 2)
     check_invariants(ward.fleet)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed, OrcaReported
+from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken, Served
 from tests.model.rig import LONG, Rig, predicted
@@ -133,6 +134,31 @@ def test_where_no_endpoint_has_the_rank_any_at_the_target_has_served():
     rig.send("ranked", "r1", LONG)
     rig.apply(Served(RequestId("r1"), Target("10.0.0.1:8000")))
     assert rig.in_flight("r1").pod is rig.pod("pod-0")
+
+
+def test_the_endpoint_that_served_is_one_that_is_there_now():
+    rig = Rig(1)
+    first, second = (endpoint("new", "10.0.0.9", uid=uid) for uid in ("first", "second"))
+    gone = (EndpointRemoved(first.id), "pod-0")
+    for event, at in (
+        *(gone, (EndpointUpserted(first), "new")),
+        *((EndpointUpserted(second), "new"), gone),
+    ):
+        rig.apply(event)
+        rig.send("pod-0", "r1", LONG)
+        rig.apply(Served(RequestId("r1"), second.target))
+        assert rig.in_flight("r1").pod is rig.pod(at)
+
+
+def test_a_class_is_known_as_long_as_an_endpoint_is_of_it():
+    rig = Rig(0)
+    pods, lengths = rig.fleet.pods, rig.fleet.output_lengths
+    for name, label in (("pod-0", "a"), ("pod-0", "b"), ("pod-1", "b")):
+        rig.add(name, "10.0.0.1", labels={CLASS_LABEL: label})
+        assert [state[0] for state in pods.learned(lengths).classes] == [label]
+    for name, known in (("pod-0", ["b"]), ("pod-1", [])):
+        rig.apply(EndpointRemoved(EndpointId(f"default/{name}")))
+        assert [state[0] for state in pods.learned(lengths).classes] == known
 
 
 def test_an_engine_that_sleeps_without_its_weights_has_an_empty_cache():

@@ -188,6 +188,23 @@ def test_counts_of_kv_events_are_of_all_endpoints_that_there_were():
     assert (counts.stored, counts.removed) == (8, 2)
 
 
+def test_late_responses_of_an_engine_that_is_gone_change_no_cache_but_its_own():
+    """They show that it had restarted before its endpoint was removed."""
+    rig = Rig(2)
+    for cached in (0, predicted(1000)):
+        rig.send("pod-0", "r1", LONG)
+        rig.apply(Finished(RequestId("r1"), Usage(1000, 1, cached)))
+    late = [f"late {number}" for number in range(4)]
+    for identity in late:
+        rig.send("pod-0", identity, LONG)
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.serve("pod-1", "r1", LONG)
+    for identity in late:
+        rig.apply(Finished(RequestId(identity), Usage(1000, 1, 0)))
+    assert rig.cached(LONG) == {"pod-1": predicted(1000)}
+    check_invariants(rig.fleet)
+
+
 def test_capacity_is_what_the_engine_says_less_the_null_block():
     rig = Rig()
     assert rig.pod("pod-0").scheduler.cache.capacity == UNKNOWN_CAPACITY

@@ -112,6 +112,7 @@ def test_the_end_of_an_old_stream_is_no_success():
     ("failure", "prompts", "left"),
     [
         (None, 20, "012"),  # the client's: 4xx, or it left
+        (Failure.BUSY, 20, "012"),
         (Failure.ERROR, 1, "012"),
         (Failure.ERROR, 4, "012"),
         (Failure.ERROR, 5, "12"),
@@ -137,6 +138,15 @@ def test_prompts_of_less_than_a_block_are_told_apart(write, words, left):
     assert ward.left == left
 
 
+def test_an_error_does_not_count_if_the_prompt_is_not_known():
+    ward = Ward()
+    for number in range(20):
+        ward.send("pod-0", f"r{number}")
+        ward.now += 0.1
+        ward.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.ERROR))
+    assert ward.left == "012"
+
+
 def test_what_is_not_answered_yet_may_be_good():
     ward = Ward()
     for number in range(20):
@@ -152,11 +162,26 @@ def test_what_is_not_answered_yet_may_be_good():
     assert ward.left == "12"
 
 
+def test_it_takes_a_longer_row_if_all_others_fail_now_and_then():
+    ward = Ward()
+    for _ in range(30):
+        for name in ("pod-1", "pod-2"):
+            ward.fail(name)
+            ward.succeed(name)
+    ward.fail("pod-0", times=10)
+    assert ward.heard == []
+    ward.fail("pod-0", times=10)  # as likely at one failure in two as five in a row at one in ten
+    assert ward.heard == [("pod-0", FAILURES)]
+
+
 def test_switched_off_nobody_is_left_out():
     ward = Ward(outliers=OutlierSettings(consecutive_failures=0))
     ward.fail("pod-0", times=50)
+    ward.send("pod-0", "lost", LONG)
     hang(ward, "pod-0", 30)
     assert (ward.left, ward.heard) == ("012", [])
+    ward.succeed("pod-0")  # which flow control asks for
+    assert ward.pod("pod-0").outlier.alive_at == ward.now
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 100)), min_size=1, max_size=60))

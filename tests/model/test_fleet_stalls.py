@@ -58,6 +58,16 @@ def test_what_does_not_count_any_more_is_no_sign_of_life(reason, queries):
     assert ward.heard == [("pod-0", STALL)]
 
 
+def test_it_is_back_once_a_response_begins_of_which_it_computed_the_prompt():
+    ward = Ward()
+    hang(ward, "pod-1", 2)
+    ward.send("pod-1", "lost", LONG)
+    disaggregated(ward, "r1")
+    hang(ward, "pod-1", 20)
+    ward.apply(FirstToken(RequestId("r1")))
+    assert ward.heard == [("pod-1", STALL), ("pod-1", None)]
+
+
 def test_without_any_it_is_tried_after_five_minutes():
     ward = stalled()
     hang(ward, "pod-0", 290)

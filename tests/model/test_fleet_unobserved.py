@@ -43,6 +43,7 @@ def test_an_unobserved_request_ends_after_the_expected_length():
     for _ in range(18):
         rig.now += 0.5
         assert rig.ask()["pod-0"].requests == 1
+    assert rig.in_flight("r1").unobserved  # guesses are no signs of life
     assert 64 <= used(rig, "pod-0") - held <= 96
     rig.now += 1.0
     assert rig.ask()["pod-0"].requests == 0

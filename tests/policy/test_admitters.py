@@ -25,6 +25,7 @@ def admits(admitter, candidates, **more):
 
 def test_saturation_is_a_mean_of_maxima():
     assert ProbabilisticAdmitter().saturation(LOADED) == pytest.approx(0.3)
+    assert ProbabilisticAdmitter().saturation([candidate("a", Load(waiting=2))]) == 2 / 5
     assert ProbabilisticAdmitter().saturation([]) == 0
 
 

@@ -119,6 +119,8 @@ def test_endpoints_that_are_gone_or_beyond_the_size_are_forgotten():
         lru.score(pods("a", "b", "c"), f"r{number}")
         lru.send(name, f"r{number}")
     assert lru.score(pods("a", "b", "c")) == [1, 0.5, 0]  # a is beyond the two
+    assert lru.score(pods("a", "d", "b", "c"))[:2] == [1, 1 - 1 / 3]  # as new as d
+    assert lru.score(pods("c", "a")) == [0, 1]  # and b is not asked about
     (listener,) = lru.context.listeners
     listener(EndpointRemoved(EndpointId("default/b")), 1.0, False)
     assert lru.score(pods("b", "c")) == [1, 0]

@@ -43,6 +43,7 @@ UNREPORTED = candidate("new")
         ({"stalenessPolicy": "ignore"}, [], 1, []),
         # below 5 * 1.2 and 0.8 * 1.2, saturation all the same
         ({"headroom": 0.2}, [loaded("a", 5, 0.2), loaded("b", 6, 0)], 1.1, ["a"]),
+        ({"headroom": 0.25}, [loaded("a", 0, 0.9), loaded("b", 0, 1.0)], 0.95 / 0.8, ["a"]),
         (
             {"queueDepthThreshold": 10, "kvCacheUtilThreshold": 0.5},
             [loaded("a", 4, 0), loaded("b", 0, 0.5)],
@@ -78,6 +79,12 @@ HALF = {"maxConcurrency": 10, "maxTokenConcurrency": 1000}
         # the greater of 3/10 and 500/1000, and of 10/10 and 0
         ({**HALF, "concurrencyMode": "hybrid"}, [sent("a", 3, 500), sent("b", 10, 0)], 0.75, "a"),
         ({**HALF, "headroom": 0.25}, [sent("a", 11, 0), sent("b", 12, 0)], 23 / 20, "a"),
+        (
+            {**HALF, "concurrencyMode": "tokens", "headroom": 0.25},
+            [sent("a", 0, 1249), sent("b", 0, 1250)],
+            2499 / 2000,
+            "a",
+        ),
         (HALF, [sent("a", 10, 0)], 1, []),
     ],
 )

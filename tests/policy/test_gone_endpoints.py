@@ -22,6 +22,7 @@ from epp.model.events import (
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import Usage
 from epp.model.request_events import Finished, FirstToken
+from epp.policy.flow.flow_control import FlowControl
 from epp.policy.scheduler import Scheduler
 from tests.config.odd_parameters import text_of, whole
 from tests.policy.routing import routed
@@ -45,7 +46,7 @@ def endpoint(number, mark):
     return Endpoint("default", f"{mark}-{number}", address, 8000, labels=labels, uid=f"{mark}-u")
 
 
-def ask(fleet, scheduler, number, now):
+def ask(fleet, route, number, now):
     asked = request(
         f"r{number}",
         f"{number % 7} hello " * 300,
@@ -54,7 +55,7 @@ def ask(fleet, scheduler, number, now):
         multimodal=True,
     )
     with suppress(RequestError):
-        routed(scheduler, asked, now)
+        route(asked, now)
         fleet.apply(FirstToken(asked.id), now + 0.1)
         fleet.apply(Finished(asked.id, Usage(700, 20, 10)), now + 0.2)
 
@@ -72,9 +73,10 @@ def configurations(kind):
 
 
 def served(settings):
-    """Return a fleet and a scheduler of which all endpoints but one are gone."""
+    """Return a fleet and its flow control, of which all endpoints but one are gone."""
     fleet = build_fleet(settings, SECRET, 5)
     scheduler = Scheduler(fleet, settings.scheduling, lambda most: most // 2)
+    flow = FlowControl(scheduler, fleet, settings.flow)
     there = [endpoint(number, MARK) for number in range(COUNT)]
     for number, each in enumerate(there):
         fleet.apply(EndpointUpserted(each), 0.0)
@@ -84,13 +86,13 @@ def served(settings):
         if number % 3:
             fleet.apply(ScrapeFailed(each.id, ScrapeFailure.LATE), 1.0)
     for number in range(60):
-        ask(fleet, scheduler, number, 2.0 + number / 10)
+        ask(fleet, flow.route, number, 2.0 + number / 10)
     fleet.apply(EndpointUpserted(endpoint(0, "stays")), 9.0)
     for each in there:
         fleet.apply(EndpointRemoved(each.id), 10.0)
     for number in range(60, 70):
-        ask(fleet, scheduler, number, 1000.0 + number)
-    return fleet, scheduler
+        ask(fleet, flow.route, number, 1000.0 + number)
+    return fleet, flow
 
 
 @pytest.mark.parametrize("kind", PLUGINS)

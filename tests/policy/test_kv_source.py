@@ -84,6 +84,12 @@ def test_near_the_most_the_request_draws_by_waiting_queues(waiting, name, named)
     assert source(pool(0, 464, 480, waiting=waiting), name=name) == named
 
 
+def test_of_several_near_the_most_each_may_be_drawn():
+    # 0x811c9dc5, 0xbf9cf968 and 0xe40c292c of 2^32 are in the third, the third and the last.
+    near = pool(0, 480, 480, 480, 480, waiting=(0,) * 5)
+    assert [source(near, name=name) for name in ("", "foobar", "a")] == ["d", "d", "e"]
+
+
 CONFIG = """
 plugins:
 - {{type: p2p-source-producer, parameters: {{{}}}}}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from epp.config.file import load
+from epp.config.prefix_caches import ApproxProducer
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, LoadReported
 from epp.model.listeners import Listener
@@ -78,6 +79,7 @@ def test_exactly_one_source_of_sessions_is_wanted(names):
         ({"session-id": "d"}, "named", "named", "d"),
         ({}, "named", "named", ""),
         ({}, "default-flow", "default-flow", ""),
+        ({"user-agent": "d"}, "default-flow", "default-flow", ""),
     ],
 )
 def test_an_agents_session_is_its_flow_unless_a_header_names_one(headers, fairness, flow, session):
@@ -105,8 +107,11 @@ def test_estimated_output_counts_until_the_response_ends():
     assert counted(desk, "pod-0")[0].uncached == 60
     desk.rig.apply(FirstToken(RequestId("a")))
     assert counted(desk, first.endpoint.name)[0].tokens == 2500
+    last = desk.route("c", text(200, "another"), max_tokens=50)
     desk.rig.apply(Finished(RequestId("a"), Usage(1000, 10)))
     desk.rig.apply(Aborted(RequestId("b")))
+    assert counted(desk, last.endpoint.name)[0].tokens == 250
+    desk.rig.apply(Aborted(RequestId("c")))
     assert [each.tokens for each in counted(desk, "pod-0", "pod-1")] == [0, 0]
 
 
@@ -156,9 +161,14 @@ def seen_at(index, rig, *texts):
     return [match.matched for match in index.prefix_matches(request(), found)]
 
 
-def test_a_second_index_holds_what_was_sent_as_far_as_it_has_room():
+@pytest.mark.parametrize(("entries", "block"), [(4, 16), (2, 128)])
+def test_a_second_index_holds_what_was_sent_as_far_as_it_has_room(entries, block):
     rig = Rig(0)
-    index = LruPrefixes(Context(fleet=rig.fleet), 4, auto_tune=False)
+    context = Context(fleet=rig.fleet)
+    context.first_of_its_type = False
+    index = ApproxProducer(
+        auto_tune=False, lru_capacity_per_server=entries, block_size_tokens=block
+    ).start(context)
     for number in range(2):
         rig.add(f"pod-{number}", f"10.0.0.{number + 1}")
     rig.send("pod-0", "a", text(256))

@@ -36,7 +36,10 @@ def test_numbers_are_reported_as_whole_ones(expression, value):
 
 @pytest.mark.parametrize(
     "expression",
-    ["0", "usage.completion_tokens / 0.0 > 1.0", "usage.nothing", "'text'", "1 / 0", "0.4"],
+    [
+        *("0", "0.4", "'text'", "true", "usage.completion_tokens / 0.0 > 1.0"),
+        *("usage.nothing", "1 / 0", "usage.completion_tokens / 0.0", "-1.0 / 0.0", "0.0 / 0.0"),
+    ],
 )
 def test_nothing_is_reported_without_a_number(expression):
     assert report(expression) is None

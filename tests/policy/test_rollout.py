@@ -174,10 +174,7 @@ def test_a_preferred_header_drops_nobody():
 
 
 def test_without_gating_only_strict_headers_count():
-    settings = load(
-        CONFIG.format(f"{SCOPE}, revisionGating: {{mode: disabled}}, headerSelectors: [{HEADERS}]")
-    )
-    pool = Pool(("A", "decode", 1), ("B", "prefill", 1), settings=settings)
+    pool = Pool(("A", "decode", 1), ("B", "prefill", 1), settings=configured("disabled"))
     assert pool.left() == {"A-decode", "B-prefill"}
     assert pool.left(**{"x-revision": "B"}) == {"B-prefill"}
     assert pool.screener.dump_state() == {"weights": {}, "endpoints": 2}
@@ -210,6 +207,8 @@ def test_responses_say_which_revision_served():
     assert dict(told) == {"x-revision": "A", "x-slice": "7"}
     other = Target(pool.rig.pod("B-decode-0").endpoint.target)
     assert dict(pool.screener.response_headers(request(), decision, other))["x-revision"] == "B"
+    pool.rig.apply(EndpointUpserted(endpoint("of no revision", "10.8.8.8")))
+    assert pool.screener.response_headers(request(), decision, Target("10.8.8.8:8000")) == ()
 
 
 ONE = "{name: n, headerName: h, labelKey: l, mode: strict}"

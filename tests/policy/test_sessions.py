@@ -63,9 +63,14 @@ def test_a_rank_behind_a_first_port_is_the_one_in_its_token():
     for served in (None, Target("10.0.0.1:8000")):  # the first port is rank 0's own
         ((_, value),) = scorer.response_headers(request(), sent, served)
         assert b64decode(value) == b"default/pod-rank-2"
+    behind_one = [replaced(each, endpoint=endpoint(each.endpoint.name)) for each in among]
+    picked = Decision(endpoints=(behind_one[2].endpoint,), candidates=behind_one)
+    ((_, value),) = scorer.response_headers(request(), picked, Target("10.0.0.1:8000"))
+    assert b64decode(value) == b"default/pod-rank-2"
 
 
 DISTINCT = [replaced(candidate("b"), endpoint=endpoint("b", "10.0.0.7"))]
+THIRD = replaced(candidate("c"), endpoint=endpoint("c", "10.0.0.8"))
 
 
 def test_the_token_of_a_stage():
@@ -77,9 +82,9 @@ def test_the_token_of_a_stage():
         PLUGINS["session-affinity-scorer"],
     )
     scorer, stage = started(struct), decision("b", profile="prefill")
-    assert scorer.response_headers(request(), decision("a", stages=(stage,)), None) == (
-        ("x-prefill", TOKEN_B),
-    )
+    decoding = decision("a", [candidate("a"), THIRD], stages=(stage,))
+    for served in (None, THIRD.endpoint.target):  # served by a stage that is not asked about
+        assert scorer.response_headers(request(), decoding, served) == (("x-prefill", TOKEN_B),)
     assert scorer.response_headers(request(), decision("a"), None) == ()
 
 
@@ -100,6 +105,7 @@ def test_a_session_stays_where_its_first_request_went():
     pins.committed(asking(), decision("b"), 0)
     assert kept(pins.filter(asking(), ASKED)) == ["b"]
     assert kept(pins.filter(asking("other"), ASKED)) == ["a", "b"]
+    pins.committed(request(), decision("b"), 0)  # of no session
     assert kept(pins.filter(request(), ASKED)) == ["a", "b"]
     assert pins.response_headers(asking(), decision("b"), None) == ()
     pins.committed(asking(), decision("a"), 1)  # another was chosen though b was there

@@ -5,7 +5,7 @@ import pytest
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.policy.filters.slow_start import SlowStartFilter
-from tests.policy.started import kept, started
+from tests.policy.started import Context, kept
 from tests.strategies import candidate, endpoint, request
 
 OLD, NEW = endpoint("old"), endpoint("new", "10.0.0.2")
@@ -14,9 +14,11 @@ ASKED = request("r1", "x")
 
 def told(events, *drawn, **parameters):
     """Start a filter that draws these shares, and tell it of events at their times."""
-    found = started(SlowStartFilter(**parameters), drawn)
+    context = Context(drawn)
+    found = SlowStartFilter(**parameters).start(context)
+    (learn,) = context.listeners
     for now, event in events:
-        found.learn(event, now, False)
+        learn(event, now, False)
     return found
 
 

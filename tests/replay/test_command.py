@@ -79,9 +79,10 @@ def test_traffic_may_come_from_standard_input(jobs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "given", "said"),
     [
-        (["-"], b"", b"/stdin is empty"),
+        (["-"], b"", b"epp: standard input is empty"),
         (["-", "--ray=auto"], MOONCAKE, b"--ray: other machines cannot read standard input"),
-        (["chat", "--requests=2", "-"], b"\n", b"/stdin is empty"),
+        (["chat", "--requests=2", "-"], b"\n", b"epp: standard input is empty"),
+        (["-", "--strict"], b"%s{}" % MOONCAKE, b"epp: standard input:"),
     ],
 )
 def test_standard_input_that_cannot_be_replayed_is_refused(words, given, said):

@@ -98,7 +98,7 @@ class Picker:
         usage = Usage(len(tokens), 8, decision.predicted_cached_tokens)
         line = RecordedRequest(
             n=number + 1,
-            at=now,
+            at=now - 0.125,
             outcome="completed",
             api="completions",
             model="m",
@@ -108,9 +108,9 @@ class Picker:
             endpoint=decision.endpoint.id,
             predicted_cached_tokens=decision.predicted_cached_tokens,
             predicted_ttft=decision.predicted_ttft,
-            decided=0.0,
-            first=0.25,
-            end=0.75,
+            decided=0.125,
+            first=0.375,
+            end=0.875,
             status=200,
             prompt_tokens=len(tokens),
             cached_tokens=usage.cached_tokens,
@@ -147,7 +147,7 @@ def written(folder, lines, pools=(POOL,), configuration="least-ttft"):
 
 def views(path, policy="least-ttft"):
     recording = read_recording(Source(path), Problems(strict=True), 0)
-    return list(PastDecisions(recording, load(POLICIES[policy])).views())
+    return list(PastDecisions(recording, load(POLICIES.get(policy, policy))).views())
 
 
 def documents(seed):
@@ -232,7 +232,8 @@ def cached(view):
     ],
 )
 def test_how_a_request_ended_decides_what_is_cached_for_the_next(change, kept, tmp_path):
-    first, second = views(written(tmp_path, lines(change, {})))
+    again = msgspec.structs.replace(POOL, at=1.5)  # as in the next part
+    first, second = views(written(tmp_path, lines(change, {}), (POOL, again)))
     assert first.ending.outcome == change.get("outcome", "completed")
     assert first.ending.error == change.get("reason")
     assert cached(second) == {"d/a": 0, "d/b": kept, "d/c": 0}
@@ -246,6 +247,19 @@ def test_endpoints_come_and_go_as_the_recording_says(tmp_path):
     assert second.recorded.endpoint == "d/new"
 
 
+APART = """
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always}}}
+- {type: always-disagg-pd-decider, name: always}
+- {type: prefill-filter}
+- {type: decode-filter}
+- {type: max-score-picker}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: max-score-picker}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: max-score-picker}]}
+"""
+
+
 def test_who_prefilled_has_the_prompt(tmp_path):
     change = {"endpoint": "d/a", "prefill": "d/c"}
     roles = {"d/a": "decode", "d/b": "both", "d/c": "prefill"}
@@ -255,8 +269,11 @@ def test_who_prefilled_has_the_prompt(tmp_path):
             msgspec.structs.replace(each, role=roles[each.id]) for each in POOL.endpoints
         ),
     )
-    _, second = views(written(tmp_path, lines(change, {}), (pool,)))
+    path = written(tmp_path, lines(change, {}), (pool,))
+    _, second = views(path)
     assert cached(second) == {"d/a": 64, "d/b": 0}
+    _, second = views(path, APART)
+    assert [each.profile for each in second.profiles] == ["prefill", "decode"]
 
 
 @pytest.mark.parametrize("limit", [-1, 0])
@@ -307,6 +324,30 @@ def test_a_request_processor_that_raises_refuses_the_request_alone(tmp_path, mon
     shown = capsys.readouterr().out
     assert "refused by this configuration: internal: LookupError: not this one" in shown
     assert "picked  d/b" in shown
+
+
+COUNTING = """
+import msgspec
+from epp.model.request_events import Aborted, Admitted
+
+class Counting(msgspec.Struct, frozen=True):
+    def start(self, context):
+        sent = set()
+        context.subscribe([Admitted], lambda event, *_: sent.add(event.quote.request_id))
+        context.subscribe([Aborted], lambda event, *_: sent.remove(event.request_id))
+        return self
+
+    def score(self, request, candidates):
+        return [0.0 for _ in candidates]
+"""
+
+
+def test_plug_ins_see_no_end_of_what_was_not_sent(tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, "counting", COUNTING, {"counting": "counting:Counting"})
+    refused = {"endpoint": "", "outcome": "refused", "status": None}
+    path = written(tmp_path, lines(refused, {}))
+    found = views(path, "plugins: [{type: counting}, {type: max-score-picker}]")
+    assert [each.recorded.endpoint for each in found] == ["", "d/b"]
 
 
 def test_the_command_shows_it_as_a_running_pickers(tmp_path, capsys):

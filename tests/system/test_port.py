@@ -42,7 +42,6 @@ async def test_it_refuses_until_it_is_opened_and_then_takes_all():
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HERE, port.port)
         port.open()
-        port.open()
         peers = [await asyncio.open_connection(HERE, port.port) for _ in range(100)]
         async with asyncio.timeout(DEADLINE):
             for reader, writer in peers:

@@ -61,8 +61,10 @@ async def test_names_are_resolved_and_followed(tmp_path, said):
             ("10.0.0.3:8000", "10.0.0.3:8000"),
         ],
     )
+    before = (tmp_path / SERVERS_FILE).stat().st_ino
     await book.refresh()
     assert said == []
+    assert (tmp_path / SERVERS_FILE).stat().st_ino == before  # Envoy reads nothing again
     names.known = {"gpu1": ["10.0.0.1"], "gpu2": ["10.0.0.9"]}
     await book.refresh()
     assert in_front(tmp_path)[0] == ["10.0.0.1:8000", "10.0.0.9:8000", "10.0.0.3:8000"]
@@ -126,6 +128,9 @@ async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp
     await book.refresh()
     assert [each.name for each in book.addresses] == ["b"]
     assert said[1] == f"{path} is valid again"
+    put(path, FILE % "c")
+    await book.refresh()
+    assert said.count(f"{path} is valid again") == 1
     path.unlink()
     await book.refresh()
     assert said[-1] == f"{path}: cannot be read: No such file or directory"

@@ -21,6 +21,7 @@ llm_d_epp_request_ttft_seconds_bucket{model_name="b",streaming="true",le="0.1"} 
 llm_d_epp_request_ttft_seconds_bucket{model_name="a",streaming="true",le="+Inf"} 6
 llm_d_epp_request_ttft_seconds_bucket{model_name="b",streaming="true",le="+Inf"} 2
 llm_d_epp_request_ttft_seconds_bucket{model_name="a",streaming="false",le="+Inf"} 50
+llm_d_epp_request_duration_seconds_bucket{model_name="a",streaming="true",le="0.1"} 70
 llm_d_epp_request_input_tokens_sum{model_name="a"} 1000
 llm_d_epp_request_cached_tokens_sum{model_name="a"} 250
 llm_d_epp_request_cached_tokens_count{model_name="a"} 4
@@ -53,6 +54,7 @@ def test_envoys_page_is_read():
         ({0.1: 0, math.inf: 0}, None),
         ({0.1: 2, math.inf: 2}, 0.05),  # the first of two: half of the bucket from 0
         ({0.1: 1, 0.3: 3, math.inf: 4}, 0.2),  # the second of four: 1 of the 2 from 0.1 to 0.3
+        ({0.1: 0, 0.5: 8, math.inf: 8}, 0.3),  # the fourth of eight: half of the way to 0.5
         ({0.1: 0, math.inf: 4}, 0.1),  # over the last bound: that bound
     ],
 )
@@ -82,6 +84,8 @@ def test_figures_are_of_the_window():
     assert window.figures() == LiveFigures(
         active=1, per_second=0, ttft=None, cached=None, healthy=2
     )
+    window.add(145.0, PickerPage(prompt_tokens=900, cached_answers=3), ProxyPage(1, 30))
+    assert window.figures().cached is None  # no server said how much was cached
 
 
 def test_a_page_that_is_late_changes_no_figure():
@@ -100,17 +104,29 @@ def test_a_page_that_is_late_changes_no_figure():
     assert (figures.per_second, figures.ttft, figures.healthy) == (5.0, None, 2)  # 10 in 2 s
     window.add(43.0, None, None)
     assert window.figures() == figures
+    window.add(44.0, PickerPage(healthy=1, ttft=served.ttft), None)
+    assert window.figures().healthy == 1
+
+
+def test_the_rate_is_of_the_last_seconds():
+    window = Window()
+    for at, total in ((0.0, 0), (20.0, 1_000), (24.0, 1_008)):
+        window.add(at, None, ProxyPage(0, total))
+    assert window.figures().per_second == 2.0  # 8 in 4 s
 
 
 @pytest.mark.parametrize(
     ("picker", "proxy"),
-    [(EMPTY, ProxyPage(0, 10)), (PickerPage(ttft={math.inf: 9.0}), ProxyPage(0, 1))],
+    [(EMPTY, ProxyPage(0, 10)), (PickerPage(ttft={1.0: 9, math.inf: 9}), ProxyPage(0, 1))],
 )
 def test_a_process_that_starts_again_starts_the_window_again(picker, proxy):
     window = Window()
-    window.add(0.0, PickerPage(ttft={math.inf: 9.0}), ProxyPage(0, 10))
+    window.add(0.0, PickerPage(ttft={1.0: 9, math.inf: 9}), ProxyPage(0, 10))
     window.add(1.0, picker, proxy)
     assert (window.figures().per_second, window.figures().ttft) == (0.0, None)
+    later = {bound: picker.ttft.get(bound, 0) + 2 for bound in (1.0, math.inf)}
+    window.add(2.0, PickerPage(ttft=later), proxy)
+    assert window.figures().ttft == 0.5  # of two within 1 s
 
 
 LINES = {

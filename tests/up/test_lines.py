@@ -65,6 +65,8 @@ def test_who_opens_a_port_with_a_key_is_told():
     assert "https://127.0.0.1:8080 in front of 1 model server (p)" in said
     assert "Anyone who can reach this port uses the servers' API key." in said
     assert "Only this machine" not in said
+    for front in (HERE, SIX, msgspec.structs.replace(OPEN, ip="127.0.0.1")):
+        assert "API key" not in "\n".join(introduction(front, [UP]))
 
 
 def test_the_curl_asks_for_a_model_that_is_there():
@@ -78,6 +80,7 @@ def test_the_curl_asks_for_a_model_that_is_there():
 @pytest.mark.parametrize(("front", "asked"), [(HERE, True), (OPEN, False)])
 def test_a_key_is_asked_for_where_none_is_added(front, asked):
     assert ("$API_KEY" in curl(front, [SHY])) == asked
+    assert "$API_KEY" not in curl(front, [UP])
 
 
 REFUSED = "[Errno 111] Connection refused"
@@ -148,6 +151,12 @@ def logged(event, level="info", **more):
         ),
         (logged("transport.fallback", "warning", reason="not built"), "error", ""),
         (logged("odd", "warning", error=REFUSED), "warning", "picker: odd error=Connection ref"),
+        (
+            logged("books.corrected", "error", endpoint="default/a:1", requests=2),
+            "error",
+            "picker: books.corrected endpoint=default/a:1 requests=2",
+        ),
+        (logged("odd", url="http://a:1/x"), "info", "picker: odd url=http://a:1/x"),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
         ("[1]", "error", "picker: [1]"),
     ],

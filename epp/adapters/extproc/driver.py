@@ -18,7 +18,6 @@ from epp.model.decision import Decision
 from epp.protocol.extproc.codec import decode, encode_in_parts
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.errors import ProtocolError
-from epp.protocol.extproc.messages import ResponseHeaders
 from epp.protocol.extproc.step import Step, Wants
 from epp.system.logs import Log
 
@@ -48,7 +47,7 @@ class ExchangeDriver:
     """Drives one exchange, from the stream's first message to its end.
 
     Its transport calls `message`, `growing`, `ended`, `drained` and `closed`; after `Outlet.end`
-    and after `closed` these do nothing. While a decision is pending, messages wait here.
+    or `closed` nothing but `closed`, which does nothing then.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class ExchangeDriver:
         self._clock = clock
         self._streams = streams
         self._pending: PendingDecision | None = None
-        self._waiting: list[bytes | None] = []  # messages; None: the half-close behind them
         self._half_closed = False
         self._grace: asyncio.TimerHandle | None = None  # until a half-close counts as an end
         self._holding = False  # bytes of a request, which count
@@ -75,15 +73,11 @@ class ExchangeDriver:
     # What a transport calls.
 
     def message(self, data: bytes) -> None:
-        """Handle a message; while a decision is pending it waits, unless it shows an answer."""
+        """Handle a message."""
         try:
-            message = _DECODE(data)
-            if self._pending is not None and not isinstance(message, ResponseHeaders):
-                self._waiting.append(data)
-                return
-            step = self._exchange.receive(message, self._clock())
+            step = self._exchange.receive(_DECODE(data), self._clock())
             self._send(step)
-            if self._pending is not None:
+            if self._pending is not None and self._exchange.pending is None:
                 self._withdraw(self._pending)
         except ProtocolError as error:
             # gRPC: the client's arguments are at fault, whatever the state of the server.
@@ -97,26 +91,17 @@ class ExchangeDriver:
 
     def ended(self) -> None:
         """Handle a half-close: the peer sends no more."""
-        if self._pending is not None:
-            self._waiting.append(None)
-            return
         self._half_closed = True
         self._call(self._exchange.half_closed)
 
     def growing(self, size: int) -> None:
         """Count the kept bytes of an incomplete message."""
-        if not self._over:
-            self._arriving = size
-            self._account()
+        self._arriving = size
+        self._account()
 
     def drained(self) -> None:
         """Send more, as the peer has read most of the sent bytes."""
-        if self._pending is None:
-            self._call(self._exchange.proceed)
-
-    def closed(self) -> None:
-        """Handle a reset: the peer is gone."""
-        self._close()
+        self._call(self._exchange.proceed)
 
     # What is asked of an open stream (`OpenStream`).
 
@@ -128,7 +113,7 @@ class ExchangeDriver:
     @property
     def awaits_request(self) -> bool:
         """Whether the peer must send more of the request before a decision."""
-        return not self._over and self._exchange.awaits_request
+        return self._exchange.awaits_request
 
     def refuse(self, error: RequestError) -> None:
         """Answer the client with an error, and end the stream."""
@@ -151,16 +136,16 @@ class ExchangeDriver:
             self._outlet.send(_ENCODE(reply))
 
     def _act_on(self, wants: Wants) -> None:
+        if wants is _DECISION:
+            self._wait()
         if self._holding or wants is _REST or wants is _TURN:
-            self._account()
-        if self._over:
+            self._account()  # which may refuse the request
+        if self._over or wants is _DECISION:
             return
         if wants is _END:
             self._end(_OK)
         elif wants is _ROOM:
             self._outlet.await_room()
-        elif wants is _DECISION:
-            self._wait()
         elif wants is _TURN:
             self._take_turn()
         elif self._half_closed and self._grace is None:
@@ -198,8 +183,8 @@ class ExchangeDriver:
         pending.when_decided(self._decided)
 
     def _withdraw(self, pending: PendingDecision) -> None:
-        """Stop waiting for a decision: the proxy has answered, and sends no more of the request."""
-        self._pending, self._waiting = None, []
+        """Stop waiting for a decision that the exchange has done without: it has an answer."""
+        self._pending = None
         self._outlet.release()
         pending.cancel()
 
@@ -216,20 +201,8 @@ class ExchangeDriver:
         else:
             self._act_on(step.wants)
         if not self._over:
-            self._catch_up()
+            self._outlet.release()
         self._outlet.flush()
-
-    def _catch_up(self) -> None:
-        """Handle the messages that came while the decision was pending."""
-        self._outlet.release()
-        waiting, self._waiting = self._waiting, []
-        for data in waiting:
-            if self._over:
-                return
-            if data is None:
-                self.ended()
-            else:
-                self.message(data)
 
     # How it ends.
 
@@ -249,13 +222,13 @@ class ExchangeDriver:
     def _end(self, status: GrpcStatus, message: str = "") -> None:
         if not self._over:
             self._outlet.end(status, message)
-            self._close()
+            self.closed()
 
-    def _close(self) -> None:
+    def closed(self) -> None:
         """Notify the exchange, and the maker of a pending decision, of the stream's end; once."""
         if self._over:
             return
-        self._over = True
+        self._over, self._holding = True, False
         if self._grace is not None:
             self._grace.cancel()
         now = self._clock()

@@ -20,7 +20,7 @@ from epp.protocol.kube.election import (
     LeaderElectionConfig,
     LeaseAction,
     LeaseCandidate,
-    LeaseView,
+    LeaseSpec,
     acquired,
     released,
 )
@@ -109,7 +109,7 @@ class LeaseElection:
         """Try to release the lease; return why it failed, or nothing."""
         try:
             document = self._document or await self._read()
-            if document and _view(document).spec.holder_identity == self._config.identity:
+            if document and _spec(document).holder_identity == self._config.identity:
                 await self._write(released(document, _micro_time()))
         except _FAILURES as error:
             self._document = None  # unknown
@@ -140,11 +140,11 @@ class LeaseElection:
         """Whether another is known to hold the lease."""
         try:
             document = await self._read()
-            holder = "" if document is None else _view(document).spec.holder_identity or ""
+            holder = None if document is None else _spec(document).holder_identity
         except _FAILURES:  # it is read again
             return False
         self._observe_leader(holder)
-        return holder not in ("", self._config.identity)
+        return holder not in (None, "", self._config.identity)
 
     async def _attempt(self) -> None:
         try:
@@ -167,9 +167,10 @@ class LeaseElection:
         """
         if not self.leading or self._document is None:
             self._document = await self._read()
-        view = None if self._document is None else _view(self._document)
-        action = self._candidate.read(view, time.monotonic())
-        self._observe_leader(self._candidate.holder)
+        lease = None if self._document is None else _spec(self._document)
+        action = self._candidate.read(lease, time.monotonic())
+        if lease is not None:
+            self._observe_leader(lease.holder_identity)
         if action is LeaseAction.WAIT:
             self._step_down("another holds the lease")
             return True
@@ -211,7 +212,7 @@ class LeaseElection:
             _log.warning("lease.standing_by", lease=self._name, reason=reason)
             self._changed()
 
-    def _observe_leader(self, leader: str) -> None:
+    def _observe_leader(self, leader: str | None) -> None:
         if leader and leader != self._leader:
             self._leader = leader
             if leader != self._config.identity:
@@ -257,8 +258,8 @@ class LeaseElection:
         return msgspec.json.decode(body, type=Document)
 
 
-def _view(document: Document) -> LeaseView:
-    return msgspec.convert(document, LeaseView)
+def _spec(document: Document) -> LeaseSpec:
+    return msgspec.convert(document.get("spec") or {}, LeaseSpec)
 
 
 def _micro_time() -> str:

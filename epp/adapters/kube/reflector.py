@@ -109,10 +109,9 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(settings.min_backoff, settings.max_backoff)
         self._patience = Backoff(settings.probe_delay, settings.refused_delay)
         self._names: set[str] = set()
-        self._version = self._token = self._problem = ""
-        self._verb = "list"
+        self._version = self._token = self._verb = self._problem = ""
         self._missing = self._left_out = 0
-        self._broken = self._listed = self._refused = self._failing = False
+        self._broken = self._listed = self._refused = False
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled."""
@@ -179,7 +178,6 @@ class Reflector(Generic[T]):
         query = self._selection.query({"limit": limit, "continue": self._token})
         path = f"{self._resource.path}?{query}"
         body = await self._connection.request("GET", path, seconds=self._settings.request_timeout)
-        self._on_rights()
         page = self._decoder.page(body)
         for unreadable in page.unreadable:
             self._leave_out(unreadable.name, unreadable.why)
@@ -226,8 +224,7 @@ class Reflector(Generic[T]):
     def _pass_on(self, event: WatchEvent[T] | Unreadable) -> None:
         if isinstance(event, Unreadable):
             self._leave_out(event.name, event.why)
-            if event.name:
-                self._sink.remove((event.name,))
+            self._sink.remove((event.name,))
             version = event.resource_version
         else:
             self._handle(event)
@@ -341,11 +338,9 @@ class Reflector(Generic[T]):
         return self._on_failure("kube.disconnected", str(error))
 
     def _answer_in_time(self) -> None:
-        """After a first failure, bound the wait for a list, which may always fail."""
-        if not self._failing:
-            self._failing = True
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._settings.refused_delay, self.answered.set)
+        """After a failure, bound the wait for a list, which may always fail."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._settings.refused_delay, self.answered.set)
 
     def _on_failure(self, problem: str, error: str, **more: str | int) -> float:
         self._report(problem, error, **more)

@@ -157,10 +157,9 @@ class RecordingWriter:
         """Return whether lines can be written, in a new part if that is due."""
         if self._fails_until is not None and self._clock() < self._fails_until:
             return False
-        if not self._parts.full:
-            return True
         try:
-            self._begin_part()
+            if self._parts.full:
+                self._begin_part()
         except OSError as error:
             self._failed(error)
             return False

@@ -96,7 +96,12 @@ class RedisStreams:
     @property
     def known(self) -> int:
         """How many other replicas wrote in the last minute before the server's last answer."""
-        return max(self._others(), not all(self._works.values()))
+        return max(self._others(), not self.works)
+
+    @property
+    def works(self) -> bool:
+        """Whether the server can be written to and read."""
+        return all(self._works.values())
 
     def _others(self) -> int:
         since = self._read_at - _KNOWN_SECONDS
@@ -298,7 +303,7 @@ class RedisStreams:
         if self._works[what]:
             return
         self._works[what] = True
-        if all(self._works.values()):
+        if self.works:
             self._tried.set()
             self._logged.clear()
             _log.info("replicas.redis_works", server=str(self._server))

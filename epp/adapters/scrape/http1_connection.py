@@ -26,7 +26,6 @@ class Http1Connection(PageConnection):
 
     def _begin(self) -> None:
         self._received = 0
-        self._head = 0
         self._in_body = False
         self._has_length = False
 
@@ -46,13 +45,11 @@ class Http1Connection(PageConnection):
             self.abort()  # data without a request
             return
         self._received += nbytes
-        if not self._in_body:
-            self._head += nbytes
         try:
             self._parser.feed_data(memoryview(self.buffer)[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(PageRefused(f"not an HTTP response: {error}"))
-        if self._head > _MAX_HEAD_BYTES and not self._in_body:
+        if self._received > _MAX_HEAD_BYTES and not self._in_body:
             self._fail(PageRefused(f"the head is larger than {_MAX_HEAD_BYTES} bytes"))
         # RFC 9112 §7.1: chunk extensions and trailers may have any length.
         if self._received > _MAX_HEAD_BYTES + _MAX_FRAMING * self._max_bytes:
@@ -65,7 +62,7 @@ class Http1Connection(PageConnection):
         # RFC 9112 §6.3, rule 8: without Content-Length and Transfer-Encoding the body ends there.
         if exc is None and self._in_body and not self._has_length:
             self._finish()
-        self._lost(exc, began=self._head > 0)
+        self._lost(exc, began=self._received > 0)
 
     # Called by the parser.
 

@@ -76,7 +76,6 @@ class PageClient:
             self._connection = None
 
     async def _connect(self) -> PageConnection:
-        self.close()
         self._given_up = False
         try:
             async with asyncio.timeout(self._connect_seconds) as self._connecting:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from epp.adapters.telemetry import families
@@ -119,10 +120,8 @@ class CoreWait:
 
     def open(self) -> None:
         """Follow the calling thread."""
-        try:
+        with suppress(OSError):
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._file = -1
 
     def close(self) -> None:
         """Close the file."""
@@ -132,8 +131,6 @@ class CoreWait:
 
     def seconds(self) -> float:
         """Return the total since the thread began."""
-        if self._file < 0:
-            return 0.0
         try:
             _, waited, _ = os.pread(self._file, 64, 0).split()  # ns on a core, ns waited, turns
             return int(waited) * _NANO

@@ -160,8 +160,6 @@ class QueueMetrics:
             times[flow] += sum(seconds.counts)
         full = len(self._flows) >= _MAX_FLOWS
         idle = self._flows & self._idle.among(times.items(), now, full=full)
-        if not idle:
-            return
         self._flows -= idle
         for flow, outcome in [each for each in self._seconds if each[0] in idle]:
             entered = _entered(flow, outcome)
@@ -224,15 +222,15 @@ class QueueMetrics:
         used: dict[str, list[tuple[tuple[str, ...], float]]] = {"requests": [], "bytes": []}
         for priority, requests, size in line.bands():
             limits, labels = settings.limits_of(priority), (str(priority), self._pool)
-            used["requests"].append((labels, _share(requests, limits.max_requests)))
-            used["bytes"].append((labels, _share(size, limits.max_bytes)))
+            used["requests"].append((labels, requests / limits.max_requests))
+            used["bytes"].append((labels, size / limits.max_bytes))
         for kind, samples in used.items():
             yield from expose(USED[kind], samples)
         for kind, waiting, limit in (
             ("requests", line.requests, settings.max_requests),
             ("bytes", line.bytes, settings.max_bytes),
         ):
-            share: Samples = [((self._pool,), _share(waiting, limit))] if limit < inf else []
+            share: Samples = [((self._pool,), waiting / limit)] if limit < inf else []
             yield from expose(USED_IN_ALL[kind], share)
 
     def saturation(
@@ -263,7 +261,3 @@ def _at_once(times: int) -> Histogram:
     made = Histogram(SCHEDULER_BOUNDS)
     made.observe_many(0.0, times)
     return made
-
-
-def _share(waiting: float, limit: float) -> float:
-    return waiting / limit if limit else 1.0

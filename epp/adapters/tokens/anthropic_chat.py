@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
+from epp.adapters.tokens.local.chat_messages import BILLING
 from epp.model.request import Api, InferenceRequest
 from epp.values import replaced
-
-_BILLING = "x-anthropic-billing-header"
-"""What Claude Code's attribution begins with; vLLM leaves it out."""
 
 
 class MessagesRules(msgspec.Struct, frozen=True):
@@ -86,7 +84,7 @@ def _system_texts(content: Any) -> Iterator[str]:  # noqa: ANN401 (JSON)
         yield content
     for block in content if isinstance(content, list) else ():
         text = block.get("text") if block["type"] == "text" else None
-        if text and not text.startswith(_BILLING):
+        if text and not text.startswith(BILLING):
             yield text
 
 

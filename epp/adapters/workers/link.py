@@ -79,8 +79,6 @@ class ParentLink:
 
     def pass_on(self, connection: socket.socket) -> bool:
         """Pass a connection on; return False if the worker reads too slowly, or is gone."""
-        if self._closed:
-            return False
         try:
             socket.send_fds(self._socket, [_CONNECTION], [connection.fileno()])
         except OSError:

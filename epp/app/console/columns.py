@@ -74,5 +74,5 @@ def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
         ending.ttft_ms,
         ending.duration_ms,
         ending.status,
-        None if ending is _RUNS else ending.outcome or "ended",
+        None if ending is _RUNS else ending.outcome,
     )

@@ -35,9 +35,9 @@ class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """How long it is, from the prompt's start."""
     requests: int
     model: str
-    """The time of the last request."""
+    """The model of the last request."""
     seconds_ago: float
-    """Since that was decided on."""
+    """Since that request was decided on."""
     holders: int
     """Endpoints that were then predicted to hold all of it, and the one that was picked."""
     endpoints: tuple[str, ...]
@@ -120,10 +120,7 @@ async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) ->
 
 def _common(one: Sequence[BlockHash], other: Sequence[BlockHash], start: int, end: int) -> int:
     """Return how many leading blocks two prompts share: at least `start`, at most `end`."""
-    end = min(end, len(other))
-    if one[start:end] == other[start:end]:
-        return end
-    low, high = start, end - 1  # hashes are chained: after one that differs, all differ
+    low, high = start, min(end, len(other))  # hashes are chained: after one that differs, all do
     while low < high:
         middle = (low + high + 1) // 2
         if one[middle - 1] == other[middle - 1]:

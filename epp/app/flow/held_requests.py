@@ -101,7 +101,8 @@ class HeldRequests:
 
     def _tick(self) -> None:
         self._timer = None
-        self._release()
+        if self._soon is None:  # else an event of this turn has room looked for
+            self._release()
 
     def _release(self) -> None:
         self._soon = None

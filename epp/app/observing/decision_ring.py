@@ -39,8 +39,8 @@ _MILLI: Final = 1e3
 class Ending(NamedTuple):
     """How a request ended. Times are in seconds of the picker's clock."""
 
-    outcome: Outcome | None
-    """How it ended; None if that is not known."""
+    outcome: Outcome
+    """How it ended."""
     status: int | None
     """The HTTP status; None if there was none."""
     received_at: float

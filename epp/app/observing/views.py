@@ -98,7 +98,7 @@ def ending_view(ending: Ending, decided_at: float) -> EndingView:
     usage = ending.usage
     first = ending.first_byte_at if ending.streaming else None
     return EndingView(
-        outcome="" if ending.outcome is None else ending.outcome.value,
+        outcome=ending.outcome.value,
         status=ending.status,
         served=ending.served,
         sent_after_ms=_milliseconds(ending.received_at, decided_at),

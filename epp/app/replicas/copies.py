@@ -2,9 +2,9 @@
 
 Lost or reordered facts leave caches that differ. Every 15 seconds the owner of an endpoint sends a
 digest of what it believes the endpoint's cache to hold. A replica that differs by more than facts
-under way explain asks for what differs, and adopts it. If the owner has missed facts of that
-replica, it asks in turn, and each adds what the other holds, so that both have what either side of
-a partition has seen.
+under way explain asks for what differs, and adopts it. If they differ for the first time, or the
+owner has missed facts of that replica since, the owner asks in turn, and each adds what the other
+holds, so that both have what either side of a partition has seen.
 
 A replica whose memory for caches is full is believed only by replicas whose memory is full, too. It
 believes only such owners, and takes as many blocks as it drops: it would forget any more again.
@@ -100,7 +100,7 @@ class CacheCopies:
         self._on_snapshot: Final = on_snapshot
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
         self._asked: set[tuple[int, str]] = set()
-        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # by key, `losses`
+        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # `losses` when both added last
         fleet.subscribe((CacheCleared,), self._withdraw, "observer/replicas")
 
     @property
@@ -216,7 +216,8 @@ class CacheCopies:
         if pod is None or not all(each < BUCKETS for each in fact.buckets):
             return
         peer, key, added = self._reader.peers.get(sender), (sender, fact.endpoint), fact.added
-        if peer is not None and not added and self._reconciled.get(key, 0) < peer.losses:
+        asks = not (added or self._fleet.full)  # nothing is added to a full memory
+        if peer is not None and asks and self._reconciled.get(key, -1) < peer.losses:
             self._reconciled[key], added = peer.losses, True
             self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, fact.buckets, added=True))
         contents = pod.scheduler.cache.contents()

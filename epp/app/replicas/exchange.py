@@ -298,15 +298,12 @@ class Replicas:
         if self.streams is not None:
             await self.streams.tried()
         settled = not self.warm and await self._boot.run()
-        if not settled:  # others may have been told what is not known here
-            for each in self.reader.peers.values():
-                each.losses += 1
         self._writer.warm = True
         self._warmed.set()
         self._became_warm()
-        if self.streams is not None and not self.reached:  # no replica could be asked
+        if self.streams is not None and not self.streams.works:  # not all could be asked
             settled = False
-            while not self.reached:  # noqa: ASYNC110 (set by a heartbeat, each second)
+            while not self.streams.works:  # noqa: ASYNC110 (none is set)
                 await asyncio.sleep(_HEARTBEAT_SECONDS)
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)

@@ -110,12 +110,11 @@ class WarmBoot:
         if self._learned is not None:
             told = self._learned
             learned = LearnedCopied(told.classes, told.endpoints, told.responses, told.ttft_share)
-            self._apply([learned])
-            self._apply(() if self._stored is None else [self._stored])
+            self._apply([learned] if self._stored is None else [learned, self._stored])
         elif not copied:
             _log.info("replicas.first", heard=self._reader.present)
             return True
-        for event in copied or ():  # all of it, however long that takes
+        for event in copied:  # all of it, however long that takes
             if event.endpoint_id not in self._cleared:
                 self._apply([event])
             await asyncio.sleep(0)

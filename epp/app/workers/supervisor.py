@@ -117,7 +117,7 @@ class WorkerProcess:
 
     async def _process_status(self) -> int:
         """Run its process once; return its status, as shells report it."""
-        self.state, self.given = WorkerState(), 0
+        self.given = 0
         link = ParentLink(self._start, self._receive)
         try:
             self._process = process = await asyncio.create_subprocess_exec(

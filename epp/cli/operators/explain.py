@@ -248,8 +248,7 @@ def _profile(each: Explanation) -> Iterator[str]:
 
 
 def _head(each: Explanation) -> list[str]:
-    scores = list(each.candidates[0].scores) if each.candidates else []
-    scored = ["score", *scores] if each.measure == "score" else []
+    scored = ["score", *each.candidates[0].scores] if each.measure == "score" else []
     return ["endpoint", "cached", "trust", "sent", *scored, "cost", "ttft", *_TERMS.values()]
 
 
@@ -280,9 +279,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _margin(each: Explanation) -> str:
-    if each.margin is None:
-        return ""
-    size = abs(each.margin)
+    size = abs(each.margin or 0.0)
     return f"{size:g} ms of cost" if each.measure == "cost" else f"{size:g} of score"
 
 

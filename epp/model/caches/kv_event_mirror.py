@@ -103,7 +103,7 @@ class KvEventMirror:
         secret = self._hasher.root("", "", exact=True)
         self._blocks = EngineBlocks(self._block, secret)
 
-    def apply(self, change: Change, pool: CacheModel | ReportedBlocks) -> None:
+    def apply(self, change: Change, pool: ReportedBlocks) -> None:
         """Apply one change to the model of the cache, or to its `offload_tier` if it is there."""
         self.purge(pool)
         match change:
@@ -174,18 +174,18 @@ class KvEventMirror:
         if ours:
             tier.discard(ours)
 
-    def _clear(self, reason: Cleared, pool: CacheModel | ReportedBlocks) -> None:
+    def _clear(self, reason: Cleared, pool: ReportedBlocks) -> None:
         """Empty the tiers; after a gap in the events, only of mirrored blocks.
 
         Blocks that the model holds for other reasons may still be there after a gap.
         """
-        lower = pool.offload_tier
         self._stored_again = {}
         if reason is Cleared.GAP:
             self._leaving.append(_Leaving(self._blocks.drain(), (Medium.GPU, Medium.CPU)))
         else:
-            self._leaving.append(_Leaving(_all_of(pool), (Medium.GPU,)))
-            if lower is not None:
+            held = chain(in_steps(pool.cache.hashes()), pool.held_blocks())
+            self._leaving.append(_Leaving(held, (Medium.GPU,)))
+            if (lower := pool.offload_tier) is not None:
                 self._leaving.append(_Leaving(in_steps(lower.hashes()), (Medium.CPU,)))
             self._leaving.append(_Leaving(self._blocks.drain(), ()))
         self._begin()
@@ -234,10 +234,3 @@ class _Leaving(NamedTuple):
 
 def _tier(medium: Medium, pool: CacheModel | ReportedBlocks) -> Tier | None:
     return {Medium.GPU: pool, Medium.CPU: pool.offload_tier}.get(medium)
-
-
-def _all_of(pool: CacheModel | ReportedBlocks) -> Iterator[Sequence[BlockHash]]:
-    """Yield all that a cache holds, and all that its engine is known to."""
-    if isinstance(pool, ReportedBlocks):
-        return chain(in_steps(pool.cache.hashes()), pool.held_blocks())
-    return in_steps(pool.hashes())

@@ -151,8 +151,8 @@ class RadixCache(SingleTierCache):
         need = max(0, space - held.tokens - held.reserved_tokens)
         if need and need > self.free:
             return False
-        if held.computed:
-            self._make_room(max(need, self._reserve(self._running)))
+        decoding = self._running if held.computed else 0
+        self._make_room(max(need, self._reserve(decoding)))
         held.computed = computed
         held.reserved_tokens += need
         self._private += need

@@ -55,11 +55,10 @@ class StoredResponses:
     def take_over(self, state: Sequence[StoredState], now: float) -> None:
         """Add what another replica knows, as new, but older than what was recorded here."""
         here = self._stored.copy()
-        self._stored.clear()
         for key, engine in state:
             self._stored[key] = engine, now
         for key, known in here.items():
-            self._stored.pop(key, None)
+            del self._stored[key]  # it goes to the end
             self._stored[key] = known
         while len(self._stored) > MOST:
             self._stored.popitem(last=False)

@@ -124,10 +124,9 @@ class LoadBooks:
         waiting += self.unreached
         waiting = min(waiting, ledger.prefilling(now) + self._others)
         waiting = min(waiting, ledger.sent + self._most_waiting)
-        waiting = max(0.0, waiting)
         usage = max(0.0, scheduler.usage + self._kv_usage)
         kv_usage = min(1.0, usage)
-        running = max(0.0, requests - waiting)
+        running = requests - waiting
         if not self._has_adapters:
             return CurrentLoad(waiting, running, kv_usage)
         return CurrentLoad(waiting, running, kv_usage, *self._adapters_of(self._load))

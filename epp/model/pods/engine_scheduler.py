@@ -79,7 +79,10 @@ class EngineScheduler:
     # The cache.
 
     def detach(self) -> None:
-        """Remove the endpoint from the index; requests in flight no longer change anything."""
+        """Remove the endpoint from the index for good: no request is added from then on.
+
+        Requests in flight no longer change anything.
+        """
         mirrored = () if self.mirror is None else self.mirror.drain()
         self._index.close(self.slot, chain(self._found(), self._drained(), mirrored))
         self._present = False
@@ -294,15 +297,14 @@ class EngineScheduler:
         """Add a waiting prompt's first blocks to the index."""
         hashes = sequence.chain.hashes[:_MAX_BLOCKS]
         self._promised.add(hashes)
-        if self._present:
-            self._index.add(self.slot, hashes)
+        self._index.add(self.slot, hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
         """Remove a prompt that no longer waits from the index, except blocks that are cached."""
         hashes = sequence.chain.hashes[:_MAX_BLOCKS]
         alone = self._promised.remove(hashes)
         # A scheduled prompt is cached as a whole, which one look-up shows.
-        if not self._present or self.cache.match(hashes) == len(hashes):
+        if self.cache.match(hashes) == len(hashes):
             return
         cached = set(self.cache.hashes()) if len(hashes) > _MANY_BLOCKS else None
         match, aside = self.cache.match, self._aside()

@@ -182,10 +182,9 @@ class Ledger:
         `beside` is the part of these seconds that decodes in the same steps take. `observed`: its
         first token will be seen. The endpoint takes `slowness` times as long as its class predicted
         at first. A `delayed` prefill may begin after its turn, or take longer than predicted, so
-        nothing is learned from its time, or from those queued with it. A request that is already in
-        the ledger moves to the end of the queue, with these numbers.
+        nothing is learned from its time, or from those queued with it. No request is added twice.
         """
-        self._drop(request, now)
+        self._advance(now)
         if not self._prefills:
             self._head_since = now
             self._queued_seconds = 0.0
@@ -231,7 +230,6 @@ class Ledger:
 
     def admit_decode(self, request: RequestId, now: float) -> None:
         """Add a request whose prefill another endpoint computes."""
-        self._drop(request, now)
         self._elsewhere.add(request)
         self._count(request, now)
 
@@ -265,8 +263,7 @@ class Ledger:
         return (expected, seconds) if seconds > beside else None
 
     def _drop(self, request: RequestId, now: float) -> None:
-        """End a request's prefill without a measurement."""
-        self._advance(now)
+        """End a request's prefill without a measurement, once the clock was advanced to `now`."""
         entry = self._prefills.get(request)
         if entry is not None:
             self._remove(entry)
@@ -289,6 +286,7 @@ class Ledger:
 
     def end(self, request: RequestId, now: float) -> None:
         """Remove a request and its prefill."""
+        self._advance(now)
         self._drop(request, now)
         self._requests.discard(request)
 

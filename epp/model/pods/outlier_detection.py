@@ -88,17 +88,14 @@ class OutlierDetection:
         decode endpoint serves a request (`_moved`), or another of them turns out to be gone
         (`_lost`). A first token is a sign of life of all.
         """
-        if not self._settings.consecutive_failures:
-            return ()
         request = self._in_flight.get(event.request_id)
         if request is None:
             return ()
+        if isinstance(event, Aborted):
+            return self._blamed(event, request)
         prefill = request.prefill
         moved: Sequence[Found] = ()
-        if isinstance(event, Aborted):
-            if self._blamed(event, request):
-                return list(self._failed(request.pod))
-        elif isinstance(event, Generated):
+        if isinstance(event, Generated):
             request.pod.outlier.alive_at = now
         elif not isinstance(event, Unobserved) or event.begun:
             moved = self._succeeded(request, now)
@@ -130,12 +127,12 @@ class OutlierDetection:
                     found[pod.endpoint.id] = pod
         return [event for pod in found.values() for event in self._failed(pod)]
 
-    def _blamed(self, event: Aborted, request: InFlightRequest) -> bool:
-        """Record a failure for which an endpoint is to blame; return whether it counts."""
+    def _blamed(self, event: Aborted, request: InFlightRequest) -> Sequence[Found]:
+        """Learn from the end of a request, if an endpoint is to blame."""
         failure = event.failure
         if failure is None or failure is _BUSY or (self.names_served and not event.served):
-            return False
-        return self._counts(request, failure)
+            return ()
+        return self._count(request, failure)
 
     def passed_over(self, request: InFlightRequest) -> Sequence[Found]:
         """Learn that the proxy retried a request at another endpoint than the first one.
@@ -145,38 +142,39 @@ class OutlierDetection:
         a request is not blamed: the proxy may not know it yet.
         """
         state = request.pod.outlier
-        if not self._settings.consecutive_failures or not state.has_served:
+        if not state.has_served:
             return ()
         slow = state.alive_at >= request.sent_at + _SLOW_SECONDS
-        if not self._counts(request, Failure.ERROR, slow=slow):
-            return ()
-        return list(self._failed(request.pod))
+        return self._count(request, Failure.ERROR, slow=slow)
 
-    def _counts(self, request: InFlightRequest, failure: Failure, *, slow: bool = False) -> bool:
-        """Record a failure at the endpoint that answered; return whether it counts.
+    def _count(
+        self, request: InFlightRequest, failure: Failure, *, slow: bool = False
+    ) -> Sequence[Found]:
+        """Record a failure at the endpoint that answered.
 
         An error may be the request's own fault, so it never counts if the prompt is not known. A
         failure that may only be `slow` is left out of the share of failures.
         """
         prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
-        if failure is Failure.ERROR and prompt is None:
-            return False
+        if not self._settings.consecutive_failures or (failure is Failure.ERROR and prompt is None):
+            return ()
         stages, pod = [each.pod.outlier for each in request.parts[1:]], request.pod
         for each in stages:
             each.blamed = True
         if not slow:
             pod.outlier.count_failure(pod.ledger.sent)
         failed = FailedRequest(request.sent_at, prompt, stages, slow=slow)
-        return pod.outlier.record_failure(failed, self._unanswered(pod, request))
+        counts = pod.outlier.record_failure(failed, self._unanswered(pod))
+        return list(self._failed(pod)) if counts else []
 
-    def _unanswered(self, pod: Pod, request: InFlightRequest | None = None) -> Iterator[float]:
-        """Yield when an endpoint's unanswered requests, other than `request`, were sent.
+    def _unanswered(self, pod: Pod) -> Iterator[float]:
+        """Yield when an endpoint's unanswered requests were sent.
 
         There may be thousands, so they are looked up only as needed.
         """
         for name in pod.ledger.request_ids:
             other = self._in_flight.get(name)
-            if other is not None and other is not request and other.began is None:
+            if other is not None and other.began is None:
                 yield other.sent_at
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Found]:
@@ -241,7 +239,7 @@ class OutlierDetection:
     def _failed(self, pod: Pod) -> Iterator[Found]:
         """Eject an endpoint that failed once more, if another one does not fail."""
         needed = self._settings.consecutive_failures
-        if pod.outlier.ejected is not None or pod.outlier.failures < needed:
+        if pod.outlier.failures < needed:
             return
         peers = self._peers(_role(pod))
         if not any(not _out(each) and each.outlier.failures < needed for each in peers):

@@ -97,8 +97,8 @@ class Pod:
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)
         self._new_mirror = new_mirror
-        self.reported = False
-        """Whether any scrape was answered."""
+        self.reported_block = 0
+        """The size of the engine's blocks, in tokens, by its last report; 0 before the first."""
         self._suspects: list[SequenceState] = []
         self._broken = 0
         self._started_at: float | None = None
@@ -304,11 +304,11 @@ class Pod:
         self._broken, self.reachable = 0, load.awake
         self._count_external()
         if (spec := spec_of(self.endpoint, load, self.scheduler.spec)) != self.scheduler.spec:
-            self.scheduler.reconfigure(spec, first=not self.reported)
+            self.scheduler.reconfigure(spec, first=not self.reported_block)
         if load.emptied:
             self.scheduler.copy(CacheCleared(self.endpoint.id))
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
-        self.reported = True
+        self.reported_block = spec.block
         if self._restarted(load) and self.scheduler.mirror is None:
             self.restart()  # KV events report restarts themselves
 

@@ -54,8 +54,8 @@ class Pods:
 
     `adapters` has the names of all adapters that any endpoint has reported. `shortest_context` is
     the lowest listed limit of a context, in tokens: shorter requests fit everywhere. `changes`
-    counts events that may have changed which pods are eligible. `kv_events` counts the KV events of
-    all pods, removed ones included.
+    counts events that may have changed which pods are eligible, other than lists of models.
+    `kv_events` counts the KV events of all pods, removed ones included.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -71,7 +71,6 @@ class Pods:
         self._eligible: EligiblePods | None = None
         self._whole: EligiblePods | None = None
         self.changes = 0
-        self._blocks: Final[dict[EndpointId, int]] = {}
         self._served: Counter[str] = Counter()
         self._listed = 0
         self._open = 0
@@ -108,7 +107,7 @@ class Pods:
     @property
     def engine_blocks(self) -> set[int]:
         """The sizes of the blocks of engines that have reported, in tokens."""
-        return set(self._blocks.values())
+        return {pod.reported_block for pod in self._by_id.values() if pod.reported_block}
 
     def upsert(self, endpoint: Endpoint) -> bool:
         """Add an endpoint, replacing another engine of its name; relabel the same engine.
@@ -134,7 +133,6 @@ class Pods:
         if pod is not None:
             self.refresh()
             self._by_target = None
-            self._blocks.pop(endpoint_id, None)
             self._unlist(pod)
             self._names.remove(endpoint_id)
             self._leave(pod.endpoint)
@@ -169,7 +167,6 @@ class Pods:
             self._contexts.update(event.max_model_lens.values())
             self._names.add(event.endpoint_id, event.models, event.aliases)
             self.shortest_context = min(self._contexts, default=inf)
-            self.refresh()
 
     def least_context(self, quote: Quote, prompts: Prompts) -> int:
         """Return the least length of a request's context, in tokens; 0 if it fits everywhere.
@@ -187,7 +184,6 @@ class Pods:
             self._served -= Counter(pod.models)
             self._contexts -= Counter(pod.max_model_lens.values())
             self.shortest_context = min(self._contexts, default=inf)
-            pod.models, pod.max_model_lens = None, {}
 
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while one without a full list may."""
@@ -196,13 +192,6 @@ class Pods:
         if self._served[model]:
             return True
         return None if self._listed - self._open < len(self._by_id) else False
-
-    def note_block_size(self, pod: Pod) -> bool:
-        """Record the size of an engine's blocks, once reported; return whether it is new."""
-        if not pod.reported or self._blocks.get(pod.endpoint.id) == pod.engine_block:
-            return False
-        self._blocks[pod.endpoint.id] = pod.engine_block
-        return True
 
     def follow_anew(self) -> None:
         """Follow KV events anew, as after a gap: prompts are cut into other blocks now."""

@@ -180,9 +180,12 @@ class UnobservedRequests:
         return [each for each in here.values() if each.usual and each.counted(at)]
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
-        """Plan the next guess: some tokens later, or the end. If `at` is long past, skip to now."""
+        """Plan the next guess: some tokens later, or the end. If `at` is long past, skip to now.
+
+        A request that was observed for longer than `last` ends at once, not in the past.
+        """
         step = max(_MIN_SECONDS_APART, _TOKENS_APART * unseen.pace)
-        end = unseen.due if at < unseen.due else unseen.last
+        end = unseen.due if at < unseen.due else max(at, unseen.last)
         when = min(max(now, unseen.began) + step, end)
         heappush(self._agenda, (when, next(self._tickets), unseen))
         self.due = min(self.due, when)

@@ -24,10 +24,6 @@ class BlockHashes:
         """Go through the different ones, which must not change meanwhile."""
         return iter(self._counts)
 
-    def count(self, block_hash: BlockHash) -> int:
-        """Return how often one is there."""
-        return self._counts.get(block_hash, 0)
-
     def add(self, hashes: Sequence[BlockHash]) -> None:
         """Add each once more."""
         for each in hashes:

@@ -6,7 +6,6 @@ A table with linear probing, at most half full; a count of 0 marks a free place.
 
 cimport cython
 from cpython.array cimport array, clone, resize
-from cpython.long cimport PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint64_t
 
@@ -42,9 +41,6 @@ cdef class BlockHashes:
         for at in range(self._places):
             if self._at[at].count:
                 yield self._at[at].key
-
-    def count(self, block_hash):
-        return self._place_of(PyLong_AsUnsignedLongLong(block_hash)).count
 
     def add(self, hashes):
         cdef UInt64View words

@@ -112,10 +112,9 @@ class Prompts:
             self.estimator.prefixes.record(chain.hashes[-1], prompt_tokens)
         if abs(prompt_tokens - offsets.total) <= offsets.total * _EXACT_ENOUGH:
             return offsets
-        known = self.estimator.known_offsets(chain) if whole else None
-        return known or TokenOffsets(
-            prompt_tokens, scaled(offsets.ends, prompt_tokens, offsets.total)
-        )
+        if whole:
+            return self.estimator.known_offsets(chain)
+        return TokenOffsets(prompt_tokens, scaled(offsets.ends, prompt_tokens, offsets.total))
 
     def learn_prefix(
         self, chain: Chain, offsets: TokenOffsets, blocks: int, tokens: int, block: int

@@ -72,12 +72,10 @@ class TokenEstimator:
         total = max(1, tokens + round((chain.size - size) / rate))
         return TokenOffsets(total, spread(chain.ends, known, rate), tokens)
 
-    def known_offsets(self, chain: Chain) -> TokenOffsets | None:
-        """Return a text's length in tokens, if its length up to the last block is known."""
+    def known_offsets(self, chain: Chain) -> TokenOffsets:
+        """Return the length in tokens of a text whose length up to the last block is known."""
         known = self.prefixes.among(chain.hashes)
-        if not known or known[-1][0] != len(chain.ends) - 1:
-            return None
-        return TokenOffsets(max(1, known[-1][1]), spread(chain.ends, known, 1.0))
+        return TokenOffsets(known[-1][1], spread(chain.ends, known, 1.0))
 
     def _rate_after(self, model: str, text: bytes, kind: Kind, size: int, tokens: int) -> float:
         """Return the bytes per token of the text after `size` bytes with `tokens` tokens."""

@@ -69,10 +69,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(decision: Decision, measure: Measure, most: int) -> Explanation:
-    """Explain a decision that has candidates, by the best `most` of them."""
+    """Explain a decision that has candidates, by the best `most` (2 or more) of them."""
     candidates = decision.candidates
     costs = ttft_costs(decision.candidates)
-    positions = ranked(decision, measure, max(2, most), costs)
+    positions = ranked(decision, measure, most, costs)
     alpha, decoding, slot = cost_weights(decision.candidates)
     winner, *others = positions
     return Explanation(
@@ -90,7 +90,7 @@ def explain(decision: Decision, measure: Measure, most: int) -> Explanation:
         winner=candidates[winner].endpoint.id,
         runner_up=candidates[others[0]].endpoint.id if others else None,
         margin=_margin(decision, measure, costs, positions) if others else None,
-        candidates=tuple(_row(decision, costs, at) for at in positions[:most]),
+        candidates=tuple(_row(decision, costs, at) for at in positions),
     )
 
 
@@ -107,18 +107,16 @@ def _margin(
 
 def _row(decision: Decision, costs: Sequence[float], at: int) -> ExplainedCandidate:
     candidate = decision.candidates[at]
-    values = candidate.cost_seconds()
-    ttft = values["queued_prefill"] + values["prefill"] + values["decode"]
-    endpoint = candidate.endpoint
+    endpoint, terms = candidate.endpoint, candidate.cost_seconds()
     return ExplainedCandidate(
         endpoint=endpoint.id,
         target=endpoint.target,
         cached_tokens=candidate.cached_tokens,
         trust=round(candidate.trust, 3),
         requests=candidate.requests,
-        predicted_ttft_ms=round(_MILLI * ttft, 3),
+        predicted_ttft_ms=round(_MILLI * candidate.predicted_ttft, 3),
         cost_ms=round(_MILLI * costs[at], 3),
-        terms_ms={name: round(_MILLI * value, 3) for name, value in values.items()},
+        terms_ms={name: round(_MILLI * value, 3) for name, value in terms.items()},
         score=round(float(decision.totals[at]), 6) if decision.scores else None,
         scores={each.plugin: _score(each.values[at]) for each in decision.scores},
     )

@@ -129,9 +129,7 @@ def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
     least = {True: inf, False: inf}
     for held, cost in zip(sticky, costs, strict=True):
         least[held] = min(least[held], cost)
-    if least[True] == least[False]:  # also if nothing is predicted
-        return False
-    return least[True] - least[False] > most
+    return least[True] - least[False] > most  # not a number, and not more, if nothing is predicted
 
 
 class SloHeadroomTierFilter(BoundedParameters, frozen=True):

@@ -61,8 +61,6 @@ class ReleaseRate:
         return self._work / self._seconds
 
     def _advance(self, now: float) -> None:
-        if self._at == inf:
-            return
         step = min(max(0.0, now - self._at), _LONGEST_STEP)
         kept = exp(-step / _MEMORY_SECONDS)
         self._work *= kept
@@ -98,7 +96,7 @@ class _BandSnapshot:
         share = own + _work(held)
         less = bisect_left(self._totals, share)  # flows that have less than that
         others = self._sums[less] + share * (len(self._totals) - less)
-        return own + others - (min(share, sums[-1]) if ranks else 0.0)
+        return own + others - min(share, sums[-1])
 
 
 class ExpectedWait:

@@ -366,7 +366,7 @@ class FlowControl:
             return None
         line.remove(held)
         self._charge(held, now)
-        return self._send(request, quote, decision, now, max(0.0, now - held.since))
+        return self._send(request, quote, decision, now, now - held.since)
 
     def _yields(self, held: HeldRequest, endpoint_id: EndpointId, now: float) -> bool:
         """Return whether a request of higher priority, or of another replica, goes first."""

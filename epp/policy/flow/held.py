@@ -208,10 +208,10 @@ class PlaceQueue:
             by_start[:] = self._queues.values()
             heapify(by_start)
 
-    def head(self) -> tuple[float, HeldRequest] | None:
-        """Return the next request, with its flow's start."""
+    def head(self) -> tuple[float, HeldRequest]:
+        """Return the next request, with its flow's start; some request must wait."""
         by_start, flows = self._by_start, self._flows
-        while by_start:
+        while True:
             queue = by_start[0]
             if not queue.waiting:
                 heappop(by_start)
@@ -220,7 +220,6 @@ class PlaceQueue:
                 heapreplace(by_start, queue)
             else:
                 return queue.start, queue.first()
-        return None
 
     def heads(self) -> list[HeldRequest]:
         """Return the next request of each flow."""

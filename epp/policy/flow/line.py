@@ -109,7 +109,7 @@ class _Band:
     def heads(self, queues: Iterable[PlaceQueue], now: float) -> list[_Head]:
         """Return the requests that go next in these queues: one per queue, or one per flow."""
         if self._scores is None:
-            return [head for queue in queues if (head := queue.head()) is not None]
+            return [queue.head() for queue in queues]
         found = [held for queue in queues for held in queue.heads()]
         scores: Sequence[float] = self._scores(found, now) if found else ()
         return [(-score, held) for score, held in zip(scores, found, strict=True)]
@@ -117,10 +117,9 @@ class _Band:
     def is_next(self, held: HeldRequest, queue: PlaceQueue) -> bool:
         """Return whether a request would go before those that wait in a queue."""
         if self._scores is not None:
-            return not queue
-        head = queue.head()
+            return False
         start = max(self.flow(held).start, self.passed)
-        return head is None or (start, self.order.rank(held)) <= _order(head)
+        return (start, self.order.rank(held)) <= _order(queue.head())
 
     def late_of_largest(self, than: Flow) -> Iterator[HeldRequest]:
         """Yield waiting requests, each the last of the flow that has most requests at that time.
@@ -295,16 +294,10 @@ class Line:
         return found
 
     def is_next(self, held: HeldRequest) -> bool:
-        """Return whether a request would be next at its endpoint if it waited there."""
-        for priority, band in self._bands.items():
-            if priority < held.request.priority or not band.requests:
-                continue
-            queue = band.queues.get(held.endpoint_id)
-            if queue is None:
-                continue
-            if priority > held.request.priority or not band.is_next(held, queue):
-                return False
-        return True
+        """Return whether a request would be its band's next at its endpoint if it waited there."""
+        band = self._bands.get(held.request.priority)
+        queue = None if band is None else band.queues.get(held.endpoint_id)
+        return band is None or queue is None or band.is_next(held, queue)
 
     def outranked(self, held: HeldRequest, endpoint_id: EndpointId) -> bool:
         """Return whether a request of higher priority waits at an endpoint."""

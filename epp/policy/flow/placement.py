@@ -96,7 +96,7 @@ class Placement:
     def joined(self, endpoint_id: EndpointId) -> None:
         """Forget an endpoint that has not reported yet, since it may be another engine."""
         pod = self._fleet.pods.get(endpoint_id)
-        if pod is not None and not pod.reported:
+        if pod is not None and not pod.reported_block:
             self.forget(endpoint_id)
 
     def doubt(self, endpoint_id: EndpointId) -> None:
@@ -148,7 +148,7 @@ class Placement:
         others = self._others(quote, decision, request.priority, now, worth)
         if not self._holds:
             return decision, None if others else axis
-        again = self._again(request, decision, others, now) if others else None
+        again = self._again(request, decision, others, now)
         return (decision, axis) if again is None else (again, None)
 
     def _again(
@@ -158,7 +158,9 @@ class Placement:
         candidates: Sequence[Candidate],
         now: float,
     ) -> Decision | None:
-        """Decide among some candidates; None if the filters want others."""
+        """Decide among some candidates; None if there are none, or the filters want others."""
+        if not candidates:
+            return None
         try:
             return self._scheduler.decide_among(request, decision, candidates, now)
         except NoEndpoints:

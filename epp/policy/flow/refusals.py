@@ -197,7 +197,7 @@ def failed_outcome(
     held: HeldRequest, error: BaseException, now: float
 ) -> tuple[QueueOutcome, float]:
     """Return the outcome of a request that waited and was not sent, and how long it waited."""
-    waited = max(0.0, now - held.since)
+    waited = now - held.since
     if isinstance(error, RequestError):
         error.waited = waited
     return outcome_of(error, waited=True), waited

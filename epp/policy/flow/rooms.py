@@ -126,8 +126,7 @@ class Rooms:
         name, load = pod.endpoint.id, pod.load
         account = self._accounts.get(name)
         if account is None or account.load is not load:
-            same = account is not None and account.at == load.at  # if only attributes differ
-            since = account.since if account is not None and same else now
+            since = now if account is None else account.since
             account = self._accounts[name] = _Account(pod, since)
         if account.at == -inf:
             return axis is _PREFILL and pod.reachable and now - account.since <= _FIRST_SECONDS

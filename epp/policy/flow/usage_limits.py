@@ -82,7 +82,7 @@ class _SoftReflective:
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         """Return 1 for each band that is open, 0 for each other one."""
         self._looks += 1
-        last, turn = max(1, len(priorities) - 1), self._turn(saturation)
+        last, turn = len(priorities) - 1, self._turn(saturation)
         return [
             1.0 if not rank or saturation < 1 - rank * saturation / last else turn
             for rank in range(len(priorities))
@@ -91,5 +91,5 @@ class _SoftReflective:
     def _turn(self, saturation: float) -> float:
         if not _HALF <= saturation < 1:
             return 0.0
-        period = max(1, round(saturation / (1 - saturation)))
+        period = round(saturation / (1 - saturation))
         return 1.0 if self._looks % period == 0 else 0.0

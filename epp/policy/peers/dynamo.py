@@ -157,7 +157,6 @@ class ActivePrompts:
         held = [
             _Held(tenant, self._tree.insert(chain.hashes, offsets.ends, endpoint))
             for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True)
-            if chain.hashes
         ]
         self._counts.update(held)
         return held
@@ -170,7 +169,7 @@ class ActivePrompts:
         for each in held:
             if self._counts[each] > 1:
                 self._counts[each] -= 1
-            elif each in self._counts:
+            else:
                 del self._counts[each]
                 self._tree.forget(each.node, each.tenant)
 
@@ -189,5 +188,4 @@ def _prompts(candidate: Candidate) -> list[tuple[Sequence[BlockHash], Sequence[i
             else [round(end * candidate.prompt_tokens / size) for end in chain.ends],
         )
         for chain in candidate.chains
-        if chain.hashes
     ]

@@ -112,7 +112,7 @@ class _E2(Chooser):
 
     def _learn(self, endpoint: EndpointId, tokens: int, step: float | None, _now: float) -> None:
         self._outputs.append(tokens)
-        if step is not None and endpoint in self._work:
+        if step is not None:
             first = self._settings.seconds_per_output_token
             self._steps.setdefault(endpoint, _Median(first)).add(step)
 

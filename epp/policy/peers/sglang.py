@@ -127,5 +127,5 @@ class Gated(CacheAware):
 
 def _named(match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
     """Return the endpoint that a match names; the first one if that is no candidate."""
-    named = match.endpoint
-    return named if named is not None and named in loads else next(iter(loads))
+    named = match.endpoints[0]
+    return named if named in loads else next(iter(loads))

@@ -151,8 +151,7 @@ class ModelRestorer:
         cut = len(data) if last else data.rfind(b"\n") + 1
         if len(data) - cut >= _MAX_HELD:
             cut, self._passing = len(data), True
-        if cut < len(data):
-            self._held, self._size = [data[cut:]], len(data) - cut
+        self._held, self._size = [data[cut:]], len(data) - cut
         return replace_in_events(data[:cut], self._name, looked_at())
 
     def _release(self) -> bytes:

@@ -107,7 +107,7 @@ class Exchange:
     # What a driver calls.
 
     def receive(self, message: Message, now: float) -> Step:
-        """Handle a message, in any stage; drivers queue a request's while a decision is pending."""
+        """Handle a message, in any stage."""
         if message.modes is not None or message.subset is not None or message.served is not None:
             self._record_extras(message, now)
         handler = self._stage.accepts.get(type(message))
@@ -153,7 +153,7 @@ class Exchange:
         a stream that it gives up. A second call means that no reset came.
         """
         waited, self._half_closed = self._half_closed, True
-        if self._stage in _BETWEEN or (self._stage is ANSWERED and self._request.unsent):
+        if self._stage in _BETWEEN or self._request.unsent:
             return self._step([])
         if waited or not self._announced:
             self._end_half_closed(now)
@@ -166,7 +166,7 @@ class Exchange:
         response ends with a reset after its headers. If it does not show these either, it resets
         the stream once it has the request. If its client has left, it half-closes first.
         """
-        unshown = self._announced and not self._half_closed and self._request.unshown
+        unshown = not self._half_closed and self._request.unshown
         outcome = _UNOBSERVED if unshown else _ABORTED
         self._end(_COMPLETED if self._response_shown else outcome, now)
         return CLOSED.idle
@@ -304,7 +304,7 @@ class Exchange:
     # The response.
 
     def _response_headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
-        if self.record.decision is None and self._stage in _BETWEEN:
+        if self._stage in _BETWEEN:
             self._stage, self.pending = ANSWERED, None
             self._request.drop_body()
         replies = self.response.headers(message, now)

@@ -113,10 +113,9 @@ class Request:
 
     @property
     def unshown(self) -> bool:
-        """Whether it was sent, and the proxy has not shown any of its response yet."""
-        record = self._record
-        sent = record.decision is not None and self.passed
-        return sent and record.status is None and self.modes.response is _NONE
+        """Whether it was sent, and the proxy does not show its response's body."""
+        sent = self._record.decision is not None and self.passed
+        return sent and self.modes.response is _NONE
 
     # Before the decision.
 
@@ -169,12 +168,14 @@ class Request:
             return False
         record, body = self._record, message.body
         record.request_bytes += len(body)
-        if record.request_bytes > self._settings.max_body_bytes:
+        if record.request_bytes > self._settings.max_body_bytes and not self._early:
             raise self._too_large()
-        if self._body is None:
+        if self._body is not None:
+            self._body.feed(body)
+        elif self.duplex:
             add_piece(self.unsent, body)
         else:
-            self._body.feed(body)
+            self.unsent.append(body)  # each is answered
         self.ended = message.end_of_stream
         # Envoy: a buffered body comes as one message, without an end if trailers follow.
         self.complete = self.ended or self.modes.request in WHOLE_BODIES
@@ -193,9 +194,7 @@ class Request:
 
     def hold(self, request: InferenceRequest) -> bool:
         """Return whether a request that was read must be read again with its end, to be edited."""
-        if self.ended or self._body is None or not self.duplex:
-            return False
-        if request.target_model == request.model:
+        if self.ended or not self.duplex or request.target_model == request.model:
             return False
         self._held, self.complete, self.unsent = True, False, []
         return True
@@ -323,10 +322,11 @@ class Request:
     def next_chunks(self) -> list[Reply]:
         """Return the waiting pieces as replies, about `STEP_BYTES` of them."""
         pieces = self.unsent
-        if self.modes.request is not _DUPLEX:
-            self.unsent = []
-            return [BodyReply(response=False) for _ in pieces]
-        replies, self.unsent = next_chunks(pieces, last=self.ended and not self._trailed)
+        replies: list[Reply]
+        if self.modes.request is _DUPLEX:
+            replies, self.unsent = next_chunks(pieces, last=self.ended and not self._trailed)
+        else:
+            replies, self.unsent = [BodyReply(response=False) for _ in pieces], []
         if self._trailed and not self.unsent:
             replies.append(TrailersReply(response=False))
         return replies

@@ -144,7 +144,7 @@ class Response:
                 self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
             if api is _RESPONSES:
-                self._opening = b"\n" if record.streaming else b""
+                self._opening = b"\n"
                 if record.status == _GOOD:
                     self._id_reader = _id_reader(streaming=record.streaming)
         self._report_load(headers, now)
@@ -158,12 +158,11 @@ class Response:
         A response that is not a stream has its usage at its end, which is a few pieces away.
         """
         record, request = self._record, self._record.request
-        if record.must_stay is not None or record.decision is None or record.refused:
+        if record.decision is None or request is None or record.refused:
             return False
         if mode is not _STREAMED or self._restorer is not None or self._reporters:
             return False
-        lookup = request is None or request.stream or request.api is _OTHER
-        return lookup or record.streaming
+        return request.stream or request.api is _OTHER or record.streaming
 
     def _restoration(self) -> Restorer | None:
         request = self._record.request
@@ -340,7 +339,6 @@ class Response:
         """Write the usage that was found in the body into the record."""
         if self._usage_reader is not None:
             self._usage = merge_usage(self._usage, self._usage_reader.end())
-            self._usage_reader = None
         self._record.usage = self._usage
 
 

@@ -15,7 +15,7 @@ class Wants(Enum):
     NEXT = "the peer's next message, its end or a reset"
     REST = "the same, for the request to go on; `Exchange.held_bytes` of it are held until it ends"
     TURN = "that other streams had their turn: `Exchange.proceed` then reads more of a long body"
-    DECISION = "the decision that is pending (`Exchange.pending`); messages wait until then"
+    DECISION = "the decision that is pending (`Exchange.pending`)"
     ROOM = "that the peer reads: `Exchange.proceed` has more replies then"
     END = "nothing: the exchange is over and the stream is to be closed"
 

@@ -5,7 +5,7 @@ pod has by then. The younger pod owns the target; the older one owns it again wh
 withdraws.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from epp.model.endpoint import Endpoint, Target
@@ -22,11 +22,6 @@ class AddressClaims:
         self._by_target: dict[Target, dict[str, tuple[Age, Endpoint]]] = {}
         self._by_pod: dict[str, tuple[Endpoint, ...]] = {}
         self._announced: dict[Target, Endpoint] = {}
-
-    @property
-    def announced(self) -> Collection[Endpoint]:
-        """The endpoints that events have announced."""
-        return self._announced.values()
 
     def claim(self, pod: str, age: Age, endpoints: Sequence[Endpoint]) -> Iterator[Event]:
         """Replace all claims of a pod; return the events that follow, removals first."""

@@ -22,12 +22,6 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
     lease_transitions: int | None = None
 
 
-class LeaseView(msgspec.Struct, frozen=True):
-    """A Lease as it was read."""
-
-    spec: LeaseSpec = LeaseSpec()
-
-
 class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The timing of an election, in seconds; names and defaults are client-go's.
 
@@ -58,26 +52,24 @@ class LeaseCandidate:
     """One candidate's view of the lease. Times are seconds of a monotonic clock."""
 
     def __init__(self, config: LeaderElectionConfig) -> None:
-        self.holder = ""
         self._config = config
         self._observed: LeaseSpec | None = None
         self._observed_at = 0.0
 
-    def read(self, lease: LeaseView | None, now: float) -> LeaseAction:
+    def read(self, lease: LeaseSpec | None, now: float) -> LeaseAction:
         """Observe the lease (None: there is none) and return what to do about it."""
         if lease is None:
-            self.holder = ""
             return LeaseAction.CREATE
         # client-go `setObservedRecord`: the holder's timestamps are compared with each other
         # only, never with a clock of this machine; the lease expires a duration after the last
         # change that was seen here.
-        if lease.spec != self._observed:
-            self._observed, self._observed_at = lease.spec, now
-        self.holder = lease.spec.holder_identity or ""
-        if self.holder == self._config.identity:
+        if lease != self._observed:
+            self._observed, self._observed_at = lease, now
+        holder = lease.holder_identity
+        if holder == self._config.identity:
             return LeaseAction.RENEW
-        duration = lease.spec.lease_duration_seconds or self._config.lease_duration
-        if not self.holder or now >= self._observed_at + duration:
+        duration = lease.lease_duration_seconds or self._config.lease_duration
+        if not holder or now >= self._observed_at + duration:
             return LeaseAction.ACQUIRE
         return LeaseAction.WAIT
 

@@ -188,10 +188,9 @@ class InferenceObjective(KubeObject, frozen=True):
 
 
 class ModelMatch(msgspec.Struct, frozen=True):
-    """A comparison with a request's model; `Exact` is the only type that the API has."""
+    """A comparison with a request's model, by `Exact`, the only type that the API has."""
 
     value: str = ""
-    type: str = "Exact"
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -9,17 +9,13 @@ ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-por
 """Annotations that restrict a pod to some ports of the pool; the first one present counts."""
 
 
-def declared_ports(pod: KubePod) -> str | None:
-    """Return the pod's active-ports annotation; None without one: it serves every port."""
-    annotations = pod.metadata.annotations
-    return next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
+def active_ports(pod: KubePod, ports: Sequence[int]) -> tuple[frozenset[int], str]:
+    """Return the pool's ports in a pod's annotation, and its entries that are not ports.
 
-
-def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[int], str]:
-    """Return the pool's ports in a comma-separated list, and the list's entries that are not ports.
-
-    None stands for every port. A list without a port of the pool has none at all.
+    Without an annotation the pod serves every port. One without a port of the pool has none at all.
     """
+    annotations = pod.metadata.annotations
+    declared = next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
     if declared is None:
         return frozenset(ports), ""
     parts = [part.strip() for part in declared.split(",")]
@@ -43,7 +39,7 @@ def endpoints_of(
     address = _address(pod.status.pod_ip) if pod.ready else ""
     if not address:
         return ()
-    active, _ = active_ports(declared_ports(pod), ports)
+    active, _ = active_ports(pod, ports)
     metadata = pod.metadata
     return tuple(
         Endpoint(

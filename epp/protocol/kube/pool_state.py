@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from epp.model.endpoint import Endpoint
 from epp.model.events import Event, Listed
 from epp.protocol.kube.address_claims import AddressClaims
 from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.objects import AnyPool, KubePod
-from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of, unreachable
+from epp.protocol.kube.pod_endpoints import active_ports, endpoints_of, unreachable
 
 Selector = Mapping[str, str] | str
 """The labels that a pod must have, all of them; or a selector in the API's own form."""
@@ -40,11 +39,6 @@ class PoolState:
     def complete(self) -> bool:
         """Whether the pool exists and all its pods are known."""
         return self.selector is not None and self._listed
-
-    @property
-    def endpoints(self) -> Collection[Endpoint]:
-        """The endpoints of the pool, those of events not yet drained included."""
-        return self._claims.announced
 
     def drain_events(self) -> list[Event]:
         """Return and remove the events since the last call."""
@@ -110,14 +104,14 @@ class PoolState:
 
     def _check(self, pod: KubePod) -> None:
         """Warn of an address that is not one, and of active ports that are not port numbers."""
-        declared, name = declared_ports(pod), f"pod/{pod.metadata.name}"
-        _, invalid = active_ports(declared, self.ports)
+        name = f"pod/{pod.metadata.name}"
+        _, invalid = active_ports(pod, self.ports)
         if unreachable(pod):
             address = pod.status.pod_ip[:_LONGEST_SAID]
             self._warnings.add(
                 name, address, "pod.address_malformed", address=address, instead="left out"
             )
-        elif declared is not None and invalid:
+        elif invalid:
             said = invalid[:_LONGEST_SAID]
             self._warnings.add(
                 name, said, "pod.active_ports_malformed", no_ports=said, instead="passed over"

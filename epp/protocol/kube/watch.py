@@ -1,6 +1,7 @@
 """Lists and watch streams of the Kubernetes API, decoded into typed objects and events."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -116,14 +117,10 @@ class ObjectDecoder(Generic[T]):
 
     def page(self, body: bytes) -> ListPage[T]:
         """Decode one page of a list. Raises `StreamBroken` for what is not one."""
-        try:
+        with suppress(*UNREADABLE):
             page = self._page.decode(body)
             if all(each.metadata.name for each in page.items):
                 return page
-        except (msgspec.ValidationError, RecursionError):
-            pass
-        except UNREADABLE as error:
-            raise StreamBroken(f"not a list: {error}") from None
         return self._lenient(body)
 
     def _lenient(self, body: bytes) -> ListPage[T]:
@@ -151,10 +148,8 @@ class ObjectDecoder(Generic[T]):
         """
         try:
             event = self._event.decode(line)
-        except (msgspec.ValidationError, RecursionError) as error:
-            return _unreadable(_object_of(line), error)
         except UNREADABLE as error:
-            raise StreamBroken(f"not an event: {error}") from None
+            return _unreadable(_object_of(line), error)
         if event.type == "ERROR":
             _object_of(line)  # which raises
         named = event.object.metadata.name or event.type == "BOOKMARK"
@@ -184,8 +179,7 @@ def _object_of(line: bytes) -> msgspec.Raw:
 def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:
     """Decode the Status of a response with the HTTP status `code`; only `code` if it has none.
 
-    `retry_after` is the `Retry-After` header, of which delay-seconds are read. A longer wait
-    than `_LONGEST_RETRY` is that.
+    `retry_after` is the `Retry-After` header, of which delay-seconds are read.
     """
     try:
         status = _status.decode(body)
@@ -195,8 +189,7 @@ def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:
     wait = status.details.retry_after_seconds
     if retry_after.isascii() and retry_after.isdecimal():
         wait = int(retry_after) if len(retry_after) <= _LONGEST_NUMBER else _LONGEST_RETRY
-    details = StatusDetails(min(max(wait, 0), _LONGEST_RETRY))
-    return replace(status, code=code, details=details)
+    return replace(status, code=code, details=StatusDetails(wait))
 
 
 class LineSplitter:
@@ -218,8 +211,7 @@ class LineSplitter:
             self._hold(other)
 
     def _hold(self, piece: bytes) -> None:
-        if piece:
-            self._held.append(piece)
-            self._size += len(piece)
-            if self._size > _LONGEST_LINE:
-                raise StreamBroken(f"a line is longer than {_LONGEST_LINE} bytes")
+        self._held.append(piece)
+        self._size += len(piece)
+        if self._size > _LONGEST_LINE:
+            raise StreamBroken(f"a line is longer than {_LONGEST_LINE} bytes")

@@ -62,7 +62,6 @@ class Feed:
     def __init__(self, settings: FeedSettings) -> None:
         self.counts = FeedCounts()
         self._settings = settings
-        self._can_replay = settings.replay
         self._notices: list[Notice] = []
         self._topic = settings.topic_prefix.encode()  # of the latest message
         self._reset()
@@ -88,11 +87,11 @@ class Feed:
 
     def connected(self) -> list[Notice]:
         """Handle a connection, the first or a later one: request a replay if that is possible."""
-        self._can_replay, self._attempts = self._settings.replay, 0
+        self._attempts = 0
         self._backlog.drain()
         self._due.clear()
         self._latest_time = -inf
-        if self._can_replay:
+        if self._settings.replay:
             self._request_replay()
         else:
             self._report_up(complete=self._up and self._complete)
@@ -101,7 +100,7 @@ class Feed:
     def disconnected(self) -> None:
         """Handle a broken connection; with replay, messages are queued until `connected`."""
         self.counts.disconnects += 1
-        self._replaying = self._can_replay
+        self._replaying = self._settings.replay
 
     def lost(self, reason: str) -> list[Notice]:
         """Handle a publisher that is gone, or was never there: the next one starts from nothing."""
@@ -150,12 +149,9 @@ class Feed:
             self._go_on()
         if self._replaying:
             self._replaying = False
-            self._attempts += 1
-            if self._attempts >= _MAX_ATTEMPTS:
-                self._can_replay = False
             if self._expected and not self._replay_begun:  # it may be another engine
-                self._invalidate(Cleared.GAP, None)
-            self._resume(again=self._can_replay and self._replay_void)
+                self._invalidate(None)
+            self._resume(again=self._replay_void)
         return self._drain()
 
     # Consequences.
@@ -185,7 +181,7 @@ class Feed:
         if self._backlog.full:
             self._warn("backlog", f"{len(self._backlog)} batches waited for earlier ones")
             self._replaying = False
-            self._invalidate(Cleared.GAP, None)
+            self._invalidate(None)
             self._backlog.drain()
 
     def _accept(self, message: PublishedMessage) -> None:
@@ -214,11 +210,11 @@ class Feed:
     def _on_gap(self, message: PublishedMessage) -> None:
         """Request the batches missing before this one, or invalidate what was reported."""
         self.counts.gaps += 1
-        if self._can_replay:
+        if self._settings.replay:
             self._request_replay()
             self._queue(message)
         else:
-            self._invalidate(Cleared.GAP, message.sequence)
+            self._invalidate(message.sequence)
             self._apply(message)
 
     def _accept_replayed(self, message: PublishedMessage) -> None:
@@ -233,7 +229,7 @@ class Feed:
             self._replay_void = number > 0  # a replay from 0 is the one that is needed
         elif first and number:
             # The publisher does not keep earlier batches; whether these follow them is unknown.
-            self._invalidate(Cleared.GAP, number)
+            self._invalidate(number)
         elif number > self._expected:
             # zmq_socket(3): a ROUTER drops messages beyond its high-water mark. Request the rest.
             self._replay_void = True
@@ -257,8 +253,7 @@ class Feed:
             self._attempts += 1
             self._request_replay()
             return
-        if self._expected is not None or not self._backlog:
-            self._report_up(complete=self._complete)
+        self._report_up(complete=self._complete)
         self._due += self._backlog.drain()
 
     def _go_on(self) -> None:
@@ -279,8 +274,8 @@ class Feed:
         """Accept a queued batch; the replay did not fill a gap before it."""
         if self._expected is not None and message.sequence > self._expected:
             self._attempts += 1
-            if not self._can_replay or self._attempts >= _MAX_ATTEMPTS:
-                self._invalidate(Cleared.GAP, message.sequence)
+            if self._attempts >= _MAX_ATTEMPTS:
+                self._invalidate(message.sequence)
         self._accept(message)
 
     def _start_sequence(self, number: int) -> None:
@@ -293,13 +288,11 @@ class Feed:
     def _on_restart(self) -> None:
         """Start again from 0: the engine restarted, with an empty cache."""
         self.counts.restarts += 1
-        self._history.clear()
         self._start_sequence(0)
 
-    def _invalidate(self, reason: Cleared, number: int | None) -> None:
+    def _invalidate(self, number: int | None) -> None:
         """Invalidate all reported changes; go on with `number`, None standing for any number."""
-        self._notices.append(CacheChanges((BlocksCleared(reason),)))
-        self._history.clear()
+        self._notices.append(CacheChanges((BlocksCleared(Cleared.GAP),)))
         self._expected = number
         self._report_up(complete=False)
 

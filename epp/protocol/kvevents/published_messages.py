@@ -97,7 +97,3 @@ class MessageHistory:
     def has_other(self, message: PublishedMessage) -> bool:
         """Whether another message was seen under this number."""
         return self._digests.get(message.sequence, message.digest) != message.digest
-
-    def clear(self) -> None:
-        """Remove all messages."""
-        self._digests.clear()

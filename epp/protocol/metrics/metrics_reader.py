@@ -155,7 +155,6 @@ class MetricsReader:
             counted=load.counted,
             kv_usage=load.kv_usage,
         )
-        self._configuration = 0
 
     def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> Iterator[None]:
         """Read the cache configuration again if any of its families changed."""
@@ -196,7 +195,7 @@ class MetricsReader:
         if before.counted and not counted:
             self._engine = None  # the next page shows whether it is still of this engine
         queries = values.total(engine.cache_queries, before.cache_queries)
-        if not (counted or before.counted) and queries:
+        if not before.counted and queries:
             _doubt_counts(values, engine)
         if started is None and queries is not None and not first:
             self._compare(values, engine, queries, at)
@@ -288,5 +287,5 @@ def _adapters(
 
 def _names(states: Iterable[Labels], label: bytes) -> frozenset[str]:
     joined = (state.get(label, b"").decode("utf-8", "replace").split(",") for state in states)
-    names = (name.strip() for names in joined for name in names if name)
+    names = (name.strip() for names in joined for name in names)
     return frozenset(name for name in islice(names, _MAX_NAMED) if 0 < len(name) <= _MAX_NAME)

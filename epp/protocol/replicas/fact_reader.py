@@ -171,9 +171,7 @@ class FactReader:
         The fleet then guesses how they end, by its clock and by what the engines count.
         """
         for number, peer in list(self.peers.items()):
-            waited = peer.overdue_chains(now - CHAIN_SECONDS)
-            if waited:
-                self.dropped[Dropped.NO_CHAIN] += waited
+            self.dropped[Dropped.NO_CHAIN] += peer.overdue_chains(now - CHAIN_SECONDS)
             silent = now - peer.last_message_at
             if silent > LEASE_SECONDS and (peer.present or peer.requests.in_flight):
                 yield from peer.leave()
@@ -290,8 +288,6 @@ class FactReader:
 
     def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> None:
         self._answer(HeartbeatSeen(fact.at, self._now))
-        if peer.settled is None:  # what it told before came too late for this one's snapshot
-            peer.losses += self._writer.warm
         peer.settled, peer.full = fact.settled, fact.full
         if not peer.agrees(fact):
             self._answer(InFlightQuery())

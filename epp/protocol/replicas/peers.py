@@ -129,9 +129,8 @@ class Peer:
         """Yield events for its requests, of which nothing more will be seen."""
         self.present = False
         self.losses += 1
-        self._waiting.clear()
+        self._waiting.clear()  # chains may still come
         self._waiting_count = 0
-        self._asked.clear()
         for request in self.requests.end_all():
             yield Unobserved(request)
 
@@ -161,12 +160,7 @@ class Peer:
         return [fact for _, fact in waiting]
 
     def overdue_chains(self, before: float) -> int:
-        """Drop requests that have waited since `before`; return how many.
-
-        A chain that was asked for before then, and has not come, is asked for when next needed.
-        """
-        while self._asked and next(iter(self._asked.values())) <= before:
-            self._asked.popitem(last=False)
+        """Drop requests that have waited since `before`; return how many."""
         overdue = 0
         for tip, waiting in list(self._waiting.items()):
             left = [(since, fact) for since, fact in waiting if since > before]

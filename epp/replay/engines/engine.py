@@ -165,8 +165,5 @@ class Engine:
         return self._lockstep.ended if self.stepping else 0
 
     def _tell(self, notices: Iterable[tuple[Job, Progress]]) -> None:
-        scheduler = self._scheduler
         for job, progress in notices:
-            if self._scheduler is not scheduler:
-                return  # a listener has killed the engine
             self._listener(job, progress)

@@ -95,9 +95,8 @@ class Lockstep:
         steps = self._steps
         for rank in self._ranks:
             rank.end(steps)
-        if plan == self._plan:
-            self._steps = 0
-            self._go_on(plan)
+        self._steps = 0
+        self._go_on(plan)
 
 
 def step_together(clock: Clock, ranks: Sequence["Engine"]) -> None:

@@ -83,8 +83,7 @@ class BatchScheduler:
         if not self._step:
             return None
         work = self._work()
-        everybody = work.decoding == len(self.running)
-        self._alike = everybody and not work.prefill and preemptions == self.preemptions
+        self._alike = work.decoding == len(self.running) and preemptions == self.preemptions
         return work
 
     def steps_alike(self, most: int) -> int:
@@ -141,7 +140,6 @@ class BatchScheduler:
         if ended:
             self.running = [job for job in self.running if job.generated < job.response_tokens]
         self._step = []
-        self._alike = False
         return notices
 
     def jobs(self) -> list[Job]:

@@ -18,9 +18,6 @@ NEUTRAL = "#7c8aa0"
 ACCENT = "#d9480f"
 OTHERS = ("#1c7ed6", "#2f9e44", "#ae3ec9", "#e8a200", "#0c9aa8", "#e64980", "#7048e8", "#94742c")
 HEAT = LinearSegmentedColormap.from_list("heat", ("#fff4e6", "#ffc078", "#e8590c", "#7a1f04"))
-DIVERGING = LinearSegmentedColormap.from_list(
-    "better", ("#2b8a3e", "#b2dfb9", "#f4f1ec", "#f5b08a")
-)
 VARIABLES: Mapping[str, str] = {INK: "--ink", FAINT: "--grid", EDGE: "--edge", CARD: "--card"}
 """A page may set these for its dark form; without them a plot has the colours named here."""
 LOOK = {

@@ -332,9 +332,8 @@ class Simulation:
     def _close(self) -> None:
         """Send no more calls: those that were not sent are not part of the run."""
         self._closed = True
-        if self._unsent:
-            self._left -= self._unsent
-            self.clock.at(self.now + self._plan.drain_seconds, self._give_up)
+        self._left -= self._unsent
+        self.clock.at(self.now + self._plan.drain_seconds, self._give_up)
 
     def _give_up(self) -> None:
         self._deadline = True

@@ -17,7 +17,7 @@ from epp.protocol.kube.watch import ApiRefused, read_status
 from tests.adapters.kube.rig import QUICK, Seen, connected, following, pod, watched
 from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer
-from tests.kubeapi.status import GroupResource
+from tests.kubeapi.status import GroupResource, PlainTextError
 from tests.tasks import running
 
 
@@ -76,7 +76,7 @@ async def test_after_a_restart_it_resumes_or_lists_again(api, connection):
     assert seen.objects["a"].status.pod_ip == "10.0.0.9"
 
 
-async def test_a_version_that_is_too_old_is_listed_anew(api, connection):
+async def test_a_version_that_is_too_old_is_listed_anew(api, connection, logs):
     async with following(connection) as seen:
         await watched(api)
         api.put(pod("a"))
@@ -89,6 +89,23 @@ async def test_a_version_that_is_too_old_is_listed_anew(api, connection):
         api.thaw()
         await seen.until(lambda: seen.names == {"b"})
     assert (seen.lists, seen.removed) == (2, ["a"])
+    assert not events(logs, "kube.refused")  # it is no failure
+
+
+async def test_a_list_whose_continuation_is_refused_is_begun_anew(api, connection):
+    for number in range(7):
+        api.put(pod(f"p{number}"))
+    continued = []
+
+    async def refuse_the_first(ask):
+        continued.append("continue" in ask.query)
+        if continued == [False, True]:
+            raise PlainTextError(400, "the continue parameter is not valid")
+
+    api.fail(refuse_the_first, verb="list", resource="pods", times=None)
+    async with following(connection) as seen:
+        await seen.until(lambda: seen.lists)
+    assert continued == [False, True, False, True, True]
 
 
 async def test_a_silent_watch_is_resumed_on_another_connection(api, connection):

@@ -129,6 +129,7 @@ def test_media_are_not_tokenized_here(content):
         {"role": "user", "content": {"type": "text"}},
         {"role": "user", "content": [{"text": "no type"}]},
         {"role": "user", "content": [7]},
+        {"role": "system", "content": [7]},
         {"role": "user", "content": [{"type": "thinking", "thinking": None}]},
         {"role": "assistant", "tool_calls": {}},
         {"role": "assistant", "tool_calls": [7]},
@@ -230,6 +231,11 @@ def test_developers_become_the_system(messages, seen):
 def test_a_developers_tools_go_with_the_role():
     messages = [{"role": "developer", "content": "d", "tools": None}]
     assert without_developers(messages) == said(("system", "d"))
+
+
+def test_a_developer_may_have_no_tools_and_a_result_no_call():
+    messages = [{"role": "developer", "content": "d"}, {"role": "tool", "content": "t"}]
+    assert conversation(messages, STRING) == [messages[0] | {"tools": None}, messages[1]]
 
 
 def test_a_developers_tools_keep_the_servers_order():

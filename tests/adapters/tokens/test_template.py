@@ -74,6 +74,12 @@ def test_the_clients_variables_go_before_the_servers():
     assert render(text, defaults={"a": 1, "b": 2}, chat_template_kwargs={"b": None}) == "12"
 
 
+@pytest.mark.parametrize("seen", ["'developer'", '"developer"', "'system'"])
+def test_developers_are_systems_unless_the_template_knows_them(seen):
+    text = "{% set role = messages[0].role %}{{ role == " + seen + " }}"
+    assert render(text, ("developer", "d"), ("user", "u")) == "True"
+
+
 def test_today_is_today():
     year = datetime.now().strftime("%Y")  # noqa: DTZ005 (as the template)
     assert render("{{ strftime_now('%Y') }}") == year
@@ -171,6 +177,11 @@ LOOP = "{{% for m in messages %}}{}{{% endfor %}}"
             ContentFormat.PARTS,
         ),
         (
+            "{% set first, some = tools %}{% set some = tools[1:] %}"
+            + LOOP.format("{% for p in m.content %}{% endfor %}").replace("messages", "some"),
+            ContentFormat.STRING,
+        ),
+        (
             "{% macro show(c) %}{% for p in c %}{% endfor %}{% endmacro %}"
             + LOOP.format("{{ show(m.content) }}"),
             ContentFormat.PARTS,
@@ -182,7 +193,8 @@ LOOP = "{{% for m in messages %}}{}{{% endfor %}}"
         ),
         (
             "{% macro show(content) %}{% for p in content %}{% endfor %}{% endmacro %}"
-            + LOOP.format("{{ show(m.tools) }}"),
+            + LOOP.format("{{ show(m.tools) }}{{ show(content=m.tools) }}")
+            + LOOP.format("{{ log(m.content, content=m.content) }}"),
             ContentFormat.STRING,
         ),
     ],

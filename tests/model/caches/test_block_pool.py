@@ -250,6 +250,15 @@ def test_blocks_of_any_size_are_accounted_for():
     assert pool.free == 100
 
 
+def test_what_is_needed_later_must_fit_and_is_not_allocated():
+    pool = pool_of(4)
+    lease = pool.allocate([1], [16], 0, 1, 48)
+    assert (lease.tokens, pool.free) == (16, 48)
+    assert pool.allocate([2], [16], 0, 1, 48) is None
+    assert pool.allocate([2], [16], 0, 1, 49).tokens == 0
+    assert pool.free == 48
+
+
 def test_what_another_request_found_outlives_the_one_that_was_revoked():
     """The other found it nowhere, then: it computed it."""
     pool = pool_of(8)

@@ -108,6 +108,16 @@ def test_what_requests_left_is_free_but_not_blank(kind):
     assert (cache.free, cache.blank >= 0) == (32, True)
 
 
+@pytest.mark.parametrize("kind", HONEST)
+def test_output_that_comes_all_at_once_takes_the_space_of_what_was_cached(kind):
+    cache = cache_of(kind, 96)
+    for path in ((0,), (1,)):
+        cache.release(allocate(cache, path, [32]))
+    lease = allocate(cache, (2,), [32])
+    assert cache.grow(lease, 80)
+    assert (cache.free, cache.blank >= 0) == (16, True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_more_is_found_than_may_be_looked_up(kind):
     cache = cache_of(kind, 6400)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.offload import OffloadedCache
+from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
@@ -41,12 +42,13 @@ class Followed:
     def __init__(self, *changes, hasher=HASHER, cache=None, **more):
         self.hasher = hasher
         self.pool = BlockPool(CAPACITY, BLOCK) if cache is None else cache
+        self.reported = ReportedBlocks(self.pool)
         self.mirror = KvEventMirror(hasher, **more)
         self.apply(*changes)
 
     def apply(self, *changes):
         for change in changes:
-            self.mirror.apply(change, self.pool)
+            self.mirror.apply(change, self.reported)
         return self
 
     @property
@@ -256,8 +258,9 @@ def test_a_block_takes_bounded_memory():
     tracemalloc.start()
     for start in range(0, count, 100):
         names = range(start * 2**32 + 1, start * 2**32 + 101)
-        followed.mirror.apply(stored(names, [start] * 100 * BLOCK), followed.pool)
+        followed.apply(stored(names, [start] * 100 * BLOCK))
     followed.pool = BlockPool(1, BLOCK)
+    followed.reported = ReportedBlocks(followed.pool)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used / count < 400
@@ -394,7 +397,7 @@ def purged(followed):
     """Take all out that leaves; how many were left before each step."""
     steps = [left(followed)]
     while followed.mirror.is_leaving:
-        followed.mirror.purge(followed.pool)
+        followed.mirror.purge(followed.reported)
         steps.append(left(followed))
     return steps
 
@@ -461,7 +464,7 @@ def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
             slow.apply(change)
         fast.apply(change)
         while fast.mirror.is_leaving:
-            fast.mirror.purge(fast.pool)
+            fast.mirror.purge(fast.reported)
     purged(slow)
     assert set(slow.pool.hashes()) == set(fast.pool.hashes())
 

@@ -85,6 +85,21 @@ def test_requests_behind_long_prompts_wait_until_a_step_reaches_them():
     assert load(rig)[:2] == (0, 3)
 
 
+def test_what_reports_and_books_have_as_waiting_waits_until_a_step_reaches_it():
+    rig, cache = Rig(), {"block_size": 16, "num_blocks": 10_000}
+    rig.report("pod-0", **cache)
+    rig.now += 1
+    for number in range(5):
+        rig.send("pod-0", f"r{number}", text(8000, str(number)), stream=True)
+    for seconds, waiting, running in ((0.0, 3, 2), (0.4, 2, 3)):  # a prompt takes 0.38 seconds
+        rig.now += seconds
+        assert load(rig)[:2] == (waiting, running)
+        rig.report("pod-0", waiting=waiting, running=running, **cache)
+    for identity in ("r0", "r1"):
+        rig.apply(FirstToken(RequestId(identity)))
+    assert load(rig)[:2] == (1, 4)
+
+
 def test_a_report_that_came_too_early_for_a_request_does_not_undo_it():
     """Engines count a request only after the step in which it came."""
     rig = Rig()

@@ -120,6 +120,11 @@ def test_an_overdue_request_ends_at_the_bound():
     assert told[-1] == (pytest.approx(10 + 4 * 1.98 + 10), Aborted(R, 400))
 
 
+def test_one_that_has_lasted_too_long_before_ends_at_once():
+    clock = following(unseen(since=100.0))
+    assert run(clock, 100.0) == [(100.0, Aborted(R, 400))]
+
+
 def test_the_same_count_again_is_no_other_count():
     clock = following(*(unseen(RequestId(str(n))) for n in range(3)))
     assert len(count(clock, 11.0, 2, 3)) == 1
@@ -212,8 +217,9 @@ def test_those_end_whose_time_came_first():
     assert len(clock) == 2
 
 
-def test_what_was_sent_after_the_count_is_not_in_it():
-    clock = following(ONE, unseen(RequestId("later"), since=12.0, began=12.0))
+@pytest.mark.parametrize("later", [{"since": 12.0, "began": 12.0}, {"since": 12.0}])
+def test_what_was_sent_or_seen_after_the_count_is_not_in_it(later):
+    clock = following(ONE, unseen(RequestId("later"), **later))
     assert count(clock, 11.0, 0, 2) == [Aborted(R, 51)]
 
 
@@ -223,7 +229,7 @@ courses = st.fixed_dictionaries(
         "request": names,
         "endpoint_id": places,
         "since": st.just(0.0),
-        "began": st.floats(-5, 5),
+        "began": st.floats(-500, 5),
         "seconds_per_token": st.floats(0, 1),
         "length": st.floats(1, 500),
         "most": st.sampled_from((inf, 0, 1, 50)),
@@ -254,7 +260,7 @@ class Listener:
         self.told[each] = tokens
         if over:
             del self.open[event.request_id]
-            assert at <= each.last
+            assert each.since <= at <= max(each.since, each.last)
 
     def take(self, course):
         each = unseen(**(course | {"since": self.now, "began": self.now + course["began"]}))

@@ -62,10 +62,11 @@ def test_a_response_of_another_length_is_not_the_one_quoted():
     assert cached(rig, chat(USER, ANSWER, AGAIN))["pod-0"] == 999 // BLOCK * BLOCK
 
 
-def test_a_response_gets_its_hashes_where_it_was_generated():
-    rig = Rig()
-    serve(rig, "r1", chat(USER), Usage(700, 300, 0), "pod-1")
-    serve(rig, "r2", chat(USER), Usage(700, 40, 0), "pod-0")
+@pytest.mark.parametrize("order", [("pod-0", "pod-1"), ("pod-1", "pod-0")])
+def test_a_response_gets_its_hashes_where_it_was_generated(order):
+    rig, generated = Rig(), {"pod-0": 40, "pod-1": 300}
+    for pod in order:
+        serve(rig, pod, chat(USER), Usage(700, generated[pod], 0), pod)
     found = cached(rig, chat(USER, ANSWER, AGAIN))
     assert found == {"pod-0": 700 // BLOCK * BLOCK, "pod-1": 999 // BLOCK * BLOCK}
 

@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epp.model.prompts.block_hasher import BlockHasher
@@ -53,6 +53,13 @@ def linked(listed):
     return pairs
 
 
+def list_of(models, **aliases):
+    return frozenset(models), frozenset(aliases.items())
+
+
+@example([(0, list_of("ab", a="b")), (1, list_of("ab"))])
+@example([(0, list_of("ab", a="b")), (1, list_of("ab")), (1, None)])
+@example([(0, list_of("abc", a="b", c="b")), (1, list_of("bc", c="b")), (0, None)])
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | lists()), max_size=12))
 def test_names_are_one_if_lists_say_so_and_none_says_otherwise(changes):
     listed, found = listed_one_after_the_other(changes)

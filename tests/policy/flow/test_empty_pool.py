@@ -63,9 +63,16 @@ def test_an_empty_pool_waits_for_both_stages():
     assert rig.release() == ["1", "2"]
 
 
-def test_a_stage_that_does_not_come_refuses_with_503():
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_stage_that_does_not_come_refuses_with_503(leaves):
     rig = with_prefill_alone(empty_seconds=30.0)
+    if leaves:
+        rig.add("d", "10.0.0.2", labels={"llm-d.ai/role": "decode"})
+        rig.say("d")
+        assert rig.come("before", LONG) == "d"
     assert rig.come("1", 10) is None
+    if leaves:
+        rig.apply(EndpointRemoved(EndpointId("default/d")))
     rig.wait(30)
     assert rig.release() == []
     assert (rig.refused["1"].status, rig.refused["1"].reason) == (503, "no-endpoints")

@@ -99,6 +99,7 @@ def test_the_shortest_goes_first_and_waiting_counts():
     went = served_one_by_one(rig, 100)
     # 9 seconds of waiting are worth 0.9 of prefill.
     assert went == ["short", "long", "late"]
+    assert [each[:2] for each in rig.outcomes] == [(name, "Dispatched") for name in went]
 
 
 def test_priorities_go_before_and_fair_shares_within_them():

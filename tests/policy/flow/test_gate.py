@@ -294,3 +294,6 @@ def test_soft_ceilings_sink_and_give_turns():
     assert [policy.ceilings(1.0, (2, 1, 0)) for _ in range(5)] == [[1.0, 0.0, 0.0]] * 5
     opened = [policy.ceilings(0.8, (2, 1, 0))[2] for _ in range(12)]
     assert sum(opened) == 3.0  # once in 0.8 / 0.2 looks
+    second = [sum(policy.ceilings(each, (2, 1, 0))[1] for _ in range(12)) for each in (0.6, 0.7)]
+    assert second == [12.0, 6.0]  # below 1 - 0.6 / 2 always; not below 1 - 0.7 / 2, every other
+    assert policy.ceilings(0.9, (0,)) == [1.0]

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.policy.flow.memory_share import MemoryShare
+from tests.policy.flow.flow_rig import LONG, FlowRig
 
 
 def after(share, seconds, waiting, steps, start=0.0):
@@ -50,6 +51,25 @@ def test_it_keeps_its_bounds_whatever_comes(updates):
     for waiting, steps, now in updates:
         share.update(waiting, steps, now)
         assert 0.5 <= share.value <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("pods", "running", "waiting", "falls"),
+    [(1, 3000.0, 20, True), (1, 1.0, 20, False), (1, 3000.0, 2, False), (8, 3000.0, 20, False)],
+    ids=["saturated", "steps are short", "a little waits", "a little waits for each"],
+)
+def test_it_falls_while_much_waits_for_each_endpoint(pods, running, waiting, falls):
+    rig = FlowRig(pods=pods)
+    names = [f"pod-{number}" for number in range(pods)]
+    for name in names:
+        rig.say(name, running=running, kv_usage=1.0)
+    assert [rig.come(str(number), LONG) for number in range(waiting)] == [None] * waiting
+    for _ in range(3):
+        rig.wait(1)
+        for name in names:
+            rig.say(name, running=running, kv_usage=1.0)
+    share = rig.flow.placement.share
+    assert (share.value < rig.flow.settings.most_memory) is falls
 
 
 @pytest.mark.parametrize("load", [0.9, 1.0, 1.05, 1.2, 1.5])

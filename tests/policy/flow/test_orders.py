@@ -6,8 +6,11 @@ from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
+from epp.model.request import Usage
+from epp.model.request_events import Aborted, Finished
 from epp.policy.flow.line import MAX_FLOWS, OTHER_FLOWS, Line
 from tests.policy.flow.flow_rig import FlowRig
+from tests.policy.flow.test_other_lines import A, held
 from tests.strategies import request
 
 ONE_AT_ONCE = """
@@ -115,6 +118,7 @@ def test_the_program_that_got_the_least_service_goes_first():
     assert rig.release() == ["y1"]
     rig.end("y1", prompt=10, generated=1)
     assert rig.release() == ["y2"]  # 12 tokens against 9,000
+    assert rig.flow.line.next((EndpointId("another"),), rig.now) is None
 
 
 def test_service_fades():
@@ -161,7 +165,26 @@ def test_programs_without_end_are_forgotten():
     for number in range(30):
         asked = request(str(number), list(range(16)), fairness_id=str(number))
         programs.committed(asked, decision, float(number))
-    assert len(programs._programs) <= 12
+    assert [each.used_at for each in programs._programs.values()] == list(range(19, 30))
+
+
+@pytest.mark.parametrize(("half_life", "left"), [(60, 1000), (0, 2000)])
+def test_service_is_tokens_of_which_generated_ones_count_twice_and_halves_in_time(half_life, left):
+    name = "program-aware-fairness"
+    spec = PluginSpec(name, parameters={"lasHalfLifeSeconds": half_life})
+    programs = Plugins([spec], lambda _: 0)[name]
+
+    def serve(program, now, end, **more):
+        asked = request(program, [1], fairness_id=program)
+        programs.committed(asked, Decision(endpoints=(), prompt_tokens=200), now)
+        programs.learn(end(asked.id, **more), now, False)
+
+    serve("x", 0.0, Finished, usage=Usage(1000, 500, 0))
+    serve("x", 60.0, Finished, usage=Usage(0, 0, 0))
+    serve("y", 60.0, Finished, usage=Usage(left, 0, 0))
+    serve("z", 60.0, Aborted, generated=(left - 200) // 2)
+    new, *others = programs.scores([held(fairness_id=each) for each in ("new", *"xyz")], 60.0)
+    assert new > others[0] == others[1] == others[2]
 
 
 def test_flows_without_end_share_one_flow():
@@ -181,6 +204,37 @@ def test_flows_without_end_share_one_flow():
     assert flows.count(OTHER_FLOWS) == 50
 
 
+def test_a_flow_that_was_idle_while_another_was_served_takes_turns_with_it():
+    line = Line(0.1)
+    for _ in range(5):
+        served = held(fairness_id="x")
+        line.place(served)
+        served.work = 1.0
+        line.charge(served)
+    for name in ("x", "y1", "y2"):
+        one = held(name, fairness_id=name[0])
+        one.work = 1.0
+        line.add(one)
+    went = list[str]()
+    while (one := line.next((A,), 0.0)) is not None:
+        line.remove(one)
+        line.charge(one)
+        went.append(one.request.id)
+    assert went == ["y1", "x", "y2"]
+
+
+def test_flows_of_which_nothing_waits_make_room_unless_they_are_ahead():
+    line, greedy = Line(0.1), held(fairness_id="greedy")
+    line.place(greedy)
+    greedy.work = 3.0
+    line.charge(greedy)
+    for number in range(2 * MAX_FLOWS):
+        fresh = held(fairness_id=str(number))
+        line.place(fresh)
+        assert fresh.flow == str(number)
+    assert line.ahead(greedy) == 3.0
+
+
 def test_a_line_without_requests_has_none():
     line = Line(0.05)
     assert (list(line), line.requests, line.heads(0.0), line.next((), 0.0)) == ([], 0, [], None)
@@ -191,8 +245,8 @@ def test_of_requests_alike_at_several_endpoints_the_first_goes_first():
     for number in range(6):
         rig.come(str(number), 10)
     line, waiting = rig.flow.line, list(rig.held.values())
-    for number, held in enumerate(waiting):
-        line.move(held, EndpointId(f"default/pod-{number % 2}"), 0.1)
+    for number, each in enumerate(waiting):
+        line.move(each, EndpointId(f"default/pod-{number % 2}"), 0.1)
     places = [held.endpoint_id for held in waiting[:2]]
     assert line.next(places, rig.now) is line.next(places[::-1], rig.now) is waiting[0]
     assert line.heads(rig.now) == waiting[:2]

@@ -101,6 +101,17 @@ def test_a_request_waits_for_the_cache_that_saves_it_a_prefill():
     assert rig.come("other", 100) == "pod-1"
 
 
+def test_what_goes_elsewhere_at_once_counts_towards_its_clients_share():
+    rig, first = with_a_full_best_pod()
+    for name in "cba":
+        asked = request(name, [*first, *rig.words(100)], fairness_id=name)
+        rig.held[name] = rig.flow.route(asked, rig.now)
+        if name == "c":
+            assert rig.come("of b", 100, fairness_id="b") == "pod-1"
+    rig.say("pod-0", running=2.0, kv_usage=0.1)
+    assert rig.release() == ["a", "c", "b"]  # a and c got as little, and go by their names
+
+
 def test_a_request_that_waits_goes_where_there_is_room_first():
     rig, _ = with_a_full_best_pod()
     rig.say("pod-1", running=500.0, kv_usage=1.0)

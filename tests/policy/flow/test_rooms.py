@@ -105,9 +105,10 @@ def test_an_empty_endpoint_takes_any_single_request():
     assert rig.come("next", 10) is None
 
 
-def test_what_others_sent_counts_as_soon_as_it_is_reported():
+@pytest.mark.parametrize("load", [{"running": 40.0, "kv_usage": 1.0}, {"waiting": 100.0}])
+def test_what_others_sent_counts_as_soon_as_it_is_reported(load):
     rig = FlowRig(pods=1)
-    rig.say("pod-0", running=40.0, kv_usage=1.0)
+    rig.say("pod-0", **load)
     assert rig.come("a", 10) is None  # after a restart: the books are empty, the pod is full
     rig.say("pod-0", running=20.0, kv_usage=0.3)
     assert rig.release() == ["a"]

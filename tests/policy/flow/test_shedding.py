@@ -20,6 +20,18 @@ def test_a_negative_priority_waits_for_room_while_the_pool_is_saturated():
 
 
 @pytest.mark.parametrize(
+    ("kv_usage", "owed", "went"), [(0.1, 0, "pod-0"), (0.3, 0, None), (0.1, 5000, None)]
+)
+def test_a_negative_priority_has_less_room_than_others(kv_usage, owed, went):
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", running=3.0, kv_usage=kv_usage)
+    if owed:
+        rig.come("before", owed)
+    assert rig.come("batch", 10, priority=-1) == went
+    assert rig.come("other", 10) == "pod-0"
+
+
+@pytest.mark.parametrize(
     ("settings", "load", "asked"),
     [
         ({"holds": False}, {}, {}),

@@ -57,6 +57,14 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
     assert rig.release() == ["after"]  # it runs one more than was known
 
 
+@pytest.mark.parametrize(("uid", "went"), [("", None), ("another", "pod-0")])
+def test_slots_are_those_of_one_engine(uid, went):
+    rig = with_three_slots()
+    rig.add("pod-0", rig.pod("pod-0").endpoint.address, labels={"a": "b"}, uid=uid)
+    rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
+    assert rig.come("next", 10) == went
+
+
 def test_a_batch_waits_in_no_engine_for_a_slot():
     rig = with_three_slots()
     rig.end("5", 10, 10)  # three are left

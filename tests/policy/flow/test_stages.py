@@ -40,8 +40,10 @@ class StagesRig(FlowRig):
     `role` is that of the decode endpoints; p-0, ... may compute another `stage`.
     """
 
-    def __init__(self, prefill=1, decode=1, role="decode", stage="prefill", **settings):
-        super().__init__(pods=0, policy=STAGES.replace("prefill", stage), **settings)
+    def __init__(
+        self, prefill=1, decode=1, role="decode", stage="prefill", policy=STAGES, **settings
+    ):
+        super().__init__(pods=0, policy=policy.replace("prefill", stage), **settings)
         roles = {f"p-{number}": stage for number in range(prefill)}
         roles |= {f"d-{number}": role for number in range(decode)}
         for number, (name, each) in enumerate(roles.items()):
@@ -183,6 +185,17 @@ def test_a_request_goes_elsewhere_if_the_best_endpoint_of_a_stage_is_full(full, 
     rig.come("next", 10)
     assert rig.stages("next") == went
     assert not rig.flow.would_wait
+
+
+def test_a_request_waits_while_all_are_full_also_where_a_stage_takes_any_endpoint():
+    rig = StagesRig(policy=STAGES.replace("{pluginRef: decode-filter}, ", ""))
+    assert rig.come("before", 10) == "p-0"  # so that the next one's best is d-0
+    for name in ("p-0", "d-0"):
+        rig.say(name, running=1.0, kv_usage=1.0)
+    assert rig.come("next", 10) is None
+    for name in ("p-0", "d-0"):
+        rig.say(name)
+    assert rig.release() == ["next"]
 
 
 def test_where_nothing_waits_what_would_go_elsewhere_goes_to_the_best():

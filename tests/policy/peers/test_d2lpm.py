@@ -9,7 +9,7 @@ from epp.model.request_events import Aborted, Finished
 from epp.policy.client_keys import client_key
 from epp.policy.peers import d2lpm
 from epp.policy.peers.d2lpm import D2LpmScorer
-from tests.policy.started import started
+from tests.policy.started import Context
 from tests.strategies import candidate, endpoint, request
 
 
@@ -17,7 +17,9 @@ class Bank:
     """A scorer with quanta of 1000 tokens, and what Ann spent at endpoints."""
 
     def __init__(self, spent=(), **parameters):
-        self.scorer = started(D2LpmScorer(**{"worker_quantum": 1000, **parameters}))
+        context = Context()
+        self.scorer = D2LpmScorer(**{"worker_quantum": 1000, **parameters}).start(context)
+        (self.hear_at,) = context.listeners
         self.number = 0
         for name, tokens in dict(spent).items():
             self.spend(name, tokens)
@@ -33,7 +35,7 @@ class Bank:
         return asked.id
 
     def hear(self, event):
-        self.scorer.on_event(event, 0.0, False)
+        self.hear_at(event, 0.0, False)
 
     def scores(self, cached=(0, 0, 0), requests=(0, 0, 0), client="ann"):
         found = [
@@ -72,6 +74,14 @@ def test_quanta_are_given_at_all_endpoints_once_a_request_is_sent():
     assert bank.scores(cached) == [0, 1, 0]
 
 
+def test_quanta_that_were_given_are_not_taken_back():
+    """After 1600 of two quanta a has 400, whatever else is sent where both are left."""
+    bank = Bank({"a": 1500})
+    bank.spend("a", 100)
+    bank.spend("b", 1)
+    assert bank.scores((900, 500, 0)) == [1, 0, 0]
+
+
 def test_each_client_has_accounts_of_its_own():
     bank = Bank({"a": 1000})
     assert bank.scores((900, 0, 0)) == [0, 1, 1]
@@ -98,14 +108,16 @@ def test_responses_cost_twice_as_much(event, scores):
 
 def test_what_goes_is_forgotten(monkeypatch):
     monkeypatch.setattr(d2lpm, "_MAX_CLIENTS", 2)
-    bank = Bank({"a": 1000})
-    bank.hear(EndpointRemoved(endpoint("a").id))
-    bank.hear(Finished(RequestId("r1"), None, 50))  # sent before it went
+    bank = Bank({"a": 1000, "b": 1000})
+    for number, name in enumerate("ab", 1):
+        bank.hear(EndpointRemoved(endpoint(name).id))
+        bank.hear(Finished(RequestId(f"r{number}"), None, 50))  # sent before it went
     assert bank.scores((900, 0, 0)) == [1, 0, 0]
     assert bank.scorer._under_way == {}
-    bank.spend("c", 1, "ann")
+    bank.spend("c", 1, "bob")
+    bank.spend("d", 1, "ann")
     assert len(bank.scorer._accounts[client_key("ann")].spent) == 1
-    for client in ("bob", "cleo"):
+    for client in ("bob", "ann", "cleo"):
         bank.spend("b", 1, client)
-    assert [*bank.scorer._accounts] == [client_key("bob"), client_key("cleo")]
+    assert [*bank.scorer._accounts] == [client_key("ann"), client_key("cleo")]
     assert bank.scorer.score(request(), []) == []

@@ -8,7 +8,7 @@ from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.endpoint import EndpointId
 from epp.model.request import RequestId
-from epp.model.request_events import Admitted, FirstToken
+from epp.model.request_events import Aborted, Admitted, FirstToken
 from tests.policy.peers.desk import Desk, known_nodes, tokens
 
 KIND = "dynamo-cost-scorer"
@@ -68,12 +68,16 @@ def test_parameters(parameters, warm, cold):
 
 
 def test_the_credit_decays_with_the_prefill_beyond_the_least():
-    """Pod 0 has 129 tokens more to prefill than pod 1, for a prompt of 9 blocks begun."""
+    """Pod 0 has 129 tokens more to prefill than pod 1, then 96, for a prompt of 9 blocks begun."""
     at = Desk(KIND, 2, overlapScoreCreditDecay=2.0)
     at.route(FIRST)
     credit = 1 / (1 + 2.0 * 129 / 16 / 9)
     busy = (129 + 129) / 16 - credit * 5 + 8 + 3
     assert at.scores(SECOND)["pod-0"] == pytest.approx(ALONE / busy)
+    at.route(tokens(2, 5000), subset=("10.0.0.2:8000",))
+    credit = 1 / (1 + 2.0 * 96 / 16 / 9)
+    busy, other = (129 + 129) / 16 - credit * 5 + 8 + 3, (33 + 129) / 16 + 2 + 8
+    assert at.scores(SECOND)["pod-0"] == pytest.approx(other / busy)
 
 
 def test_a_temperature_makes_weights_of_costs():
@@ -110,6 +114,10 @@ def test_where_another_computes_the_prompt_it_is_held_there_until_the_first_toke
     assert active.held(among) == [144, 144, 16]
     at.rig.apply(FirstToken(RequestId("apart")))
     assert active.held(among) == [144, 16, 16]
+    at.rig.apply(Admitted(quote, EndpointId("default/pod-2"), EndpointId("default/pod-1")))
+    assert active.held(among) == [16, 144, 144]  # it was sent again
+    at.rig.apply(Aborted(RequestId("apart")))
+    assert active.held(among) == [16, 16, 16]
 
 
 def test_an_endpoint_that_goes_is_forgotten():

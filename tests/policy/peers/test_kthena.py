@@ -94,6 +94,7 @@ def test_the_places_between_the_slowest_and_the_fastest_are_weighed(parameters, 
 
 def test_a_mean_is_of_the_last_second_in_which_anything_was_seen():
     at = Observatory(TTFTTPOTWeightFactor=1)
+    at.see("a", 1.5, 1, 0.0625)
     at.see("a", 2.125, 0.125, 0.0625)  # 2.75 is the end
     at.see("b", 3, 0.5, 0.0625)
     at.see("c", 4, 1, 0.0625)
@@ -107,6 +108,7 @@ def test_a_mean_is_of_the_last_second_in_which_anything_was_seen():
 
 def test_an_endpoint_that_is_gone_is_forgotten_though_its_responses_go_on():
     at = Observatory()
+    at.see("a", 0.5, 0.5, 0.01)
     at.see("a", 1, 0.25)
     at.rig.send("a", "second")
     at.rig.apply(EndpointRemoved(EndpointId("default/a")))
@@ -122,12 +124,14 @@ def test_endpoints_that_were_not_seen_are_in_the_middle():
     assert at.scores(1) == [0.5, 0.5, 0.5]
     at.see("a", 1, 0.25)  # its end was not seen
     at.see("b", 2, 0.25, 0.05)
+    at.see("c", 2, 0.25)
+    at.rig.apply(Finished(RequestId("c 2 0.25"), Usage(completion_tokens=1)))  # with no other token
     assert at.scores(2.5) == [0.5, 0.5, 0.5]
     assert at.scores(3) == [0.5, 1, 0.5]
     assert at.scorer.score(request(), []) == []
     at.rig.apply(EndpointRemoved(endpoint("b").id))
     assert at.scores(4) == [0.5, 0.5, 0.5]
-    assert len(at.scorer._ttft) == 1
+    assert len(at.scorer._ttft) == 2
 
 
 def prefixes(*holding, **parameters):

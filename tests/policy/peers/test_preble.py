@@ -36,7 +36,6 @@ class Office:
 
     def answer(self, name, tokens, seconds):
         """Have a response of that many tokens come within that time after its first one."""
-        self.send(name, self.rig.now, 0.0)
         self.rig.send(name, "r1")
         self.rig.apply(FirstToken(RequestId("r1")))
         self.rig.now += seconds
@@ -115,6 +114,8 @@ def test_lengths_and_times_of_responses_are_learned():
     at = Office()
     at.answer("a", 105, 104 * 0.05)
     assert at.loads("ab", requests=1) == pytest.approx([75 * 0.1, 75 * 0.15])
+    at.answer("b", 1, 0.0)  # without any step
+    assert at.loads("ab", requests=1) == pytest.approx([151 / 3 * 0.1, 151 / 3 * 0.15])
 
 
 def test_what_goes_is_forgotten():

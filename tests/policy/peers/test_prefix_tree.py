@@ -39,7 +39,9 @@ def test_the_longest_prefix_is_found_with_the_endpoint_that_had_it_first(prompts
         for each in prefixes(word):
             first.setdefault(each, name)
     known = [each for each in prefixes(asked) if each in first]
-    assert tree.match(blocks(asked))[:2] == (10 * len(known), first[known[-1]] if known else None)
+    found = tree.match(blocks(asked))
+    assert found.length == 10 * len(known)
+    assert found.endpoints[:1] == [first[each] for each in known[-1:]]
     for name in NAMES:
         own = {each for word, sender in prompts if sender == name for each in prefixes(word)}
         assert tree.length(name) == 10 * len(own)
@@ -79,11 +81,11 @@ def test_a_prefix_goes_on_with_another_endpoint_that_has_it():
     tree = PrefixTree()
     insert(tree, "aa", X)
     insert(tree, "aab", Y)
-    assert tree.match(blocks("aaa"))[:2] == (20, X)
+    assert tree.match(blocks("aaa")) == (20, [X, Y])
     tree.remove(X)
-    assert tree.match(blocks("aaa"))[:2] == (20, Y)
+    assert tree.match(blocks("aaa")) == (20, [Y])
     insert(tree, "aa", X)  # another one of its name
-    assert tree.match(blocks("aaa"))[:2] == (20, Y)
+    assert tree.match(blocks("aaa")) == (20, [Y, X])
 
 
 @given(sent, st.sampled_from(NAMES), words)

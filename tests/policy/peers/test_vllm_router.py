@@ -107,7 +107,8 @@ def test_a_session_stays_at_its_place_on_the_ring_whatever_the_load():
 def test_while_the_place_is_no_candidate_the_first_one_is_chosen():
     at = Desk(RING, 3)
     name = next(each for each in map(str, range(99)) if asked(at, each) == 2)
-    assert asked(at, name, subset=("10.0.0.2:8000", "10.0.0.1:8000")) == 0
+    others = ("10.0.0.2:8000", "10.0.0.1:8000")
+    assert at.best(headers={"x-session-id": name}, subset=others) == [0]
     assert asked(at, name) == 2
 
 
@@ -176,6 +177,9 @@ def test_an_endpoint_that_goes_takes_its_sessions_with_it():
     at.rig.add("pod-0", "10.0.0.1")
     assert {asked(at, name) for name in homes} == {1}
     assert asked(at, "e") == 0
+    at.remove(1)
+    at.rig.add("pod-1", "10.0.0.2")
+    assert asked(at, "f") == 1
 
 
 def test_a_session_keeps_its_endpoint_when_another_scorer_overrules_it():

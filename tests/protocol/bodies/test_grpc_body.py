@@ -67,7 +67,11 @@ def test_what_is_compressed_or_long_is_routed_by_load(data):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\0\0", framed(IDS)[:-1], framed(b"\xff\xff\xff"), framed(REQUEST_ID)]
+    "data",
+    [
+        *(b"", b"\0\0", framed(IDS)[:-1], framed(b"\xff\xff\xff"), framed(REQUEST_ID)),
+        framed(TEXT + REQUEST_ID)[: -len(REQUEST_ID)],
+    ],
 )
 def test_what_is_no_message_is_refused(data):
     with pytest.raises(MalformedRequest):
@@ -89,6 +93,7 @@ def test_vertex_holds_json_which_is_rewritten_in_its_place(api, size):
 ANSWERS = {
     "JSON": (b'{"model":"other","choices":[]}', b'{"model":"m","choices":[]}'),
     "events": (b'event: x\ndata: {"model":"other"}\n\n', b'event: x\ndata: {"model":"m"}\n\n'),
+    "two": (b'data: {"model":"other"}\n\n' * 2, b'data: {"model":"m"}\n\n' * 2),
     "content": (b'{"text":"\\"model\\":\\"other\\""}', b'{"text":"\\"model\\":\\"other\\""}'),
     "nothing": (b"", b""),
 }

@@ -122,7 +122,8 @@ def test_json_passes_on_whole_though_its_end_is_not_told(data, cuts):
 def test_json_passes_on_from_its_name_on():
     restorer = ModelRestorer("long", sse=False)
     assert restorer.feed(b'{"model":"a","text":"', last=False) == b'{"model":"long","text":"'
-    assert restorer.feed(b"more", last=False) == b"more"
+    for piece in (b"more", b'"},\n{"model":"a"}'):
+        assert restorer.feed(piece, last=False) == piece
 
 
 def test_before_its_end_no_more_of_json_is_looked_at_than_of_one_piece():

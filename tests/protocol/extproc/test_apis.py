@@ -124,6 +124,18 @@ def test_a_body_without_a_model_is_not_refused(path):
         assert (request.prompts[0].data, request.model) == (prompt, "")
 
 
+def test_a_name_that_the_client_did_not_send_stays_in_the_response():
+    path = "/inference/v1/generate"
+    fields = {key: value for key, value in BODIES[path][1].items() if key != "model"}
+    machine = exchange(apis=ALL)
+    play(machine, [head(path, **{REWRITE: "theirs"}), body(json.dumps(fields).encode())])
+    assert machine.stub.requests[0].target_model == "theirs"
+    plain = ResponseHeaders(headers=OK | {"content-type": "application/json"})
+    answer = b'{"model":"theirs"}'
+    seen = outcome(play(machine, [plain, ResponseBody(body=answer, end_of_stream=True)]))
+    assert seen.response == answer
+
+
 START = (
     b'event: message_start\ndata: {"type":"message_start","message":{"id":"1","model":"theirs",'
     b'"usage":{"input_tokens":9,"cache_read_input_tokens":4,"output_tokens":1}}}\n\n'

@@ -283,6 +283,12 @@ class TestOtherModes:
         machine.receive(ResponseBody(body=b"", end_of_stream=True), 9)
         assert [record.outcome for record in machine.stub.closed] == [Outcome.COMPLETED]
 
+    @pytest.mark.parametrize("more", [{"upgrade": "websocket"}, {":method": "GET"}])
+    def test_what_is_no_websocket_is_read(self, more):
+        machine = exchange()
+        play(machine, [headers(**more), body(chat_body())])
+        assert machine.stub.requests[0].model == "m"
+
     @pytest.mark.parametrize(
         ("status", "said"), [("101", Outcome.COMPLETED), ("200", Outcome.ABORTED)]
     )

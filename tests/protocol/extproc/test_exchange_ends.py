@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.errors import NoEndpoints, Overloaded
+from epp.errors import NoEndpoints, Overloaded, PickerFault
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
 from epp.model.request import Usage
@@ -10,6 +10,7 @@ from epp.model.request_events import Aborted, Failure, Served, Unobserved
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     BodyMode,
+    BodyReply,
     Chunk,
     Modes,
     RequestHeaders,
@@ -20,7 +21,7 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
 )
 from epp.protocol.extproc.record import Outcome
-from epp.protocol.extproc.step import Wants
+from epp.protocol.extproc.step import Step, Wants
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
@@ -66,6 +67,7 @@ def test_an_end_is_reported_once_and_recorded_whatever_its_event_raises(end):
     machine.receive(ResponseHeaders(headers=plain), 1)
     with pytest.raises(KeyError):
         end(machine)
+    assert machine.exchange.fail(PickerFault("it raised"), 2) == Step([], Wants.END)
     machine.cancelled(3)
     assert len(machine.stub.events) == 1
     assert [record.finished_at for record in machine.stub.closed] == [2]
@@ -80,6 +82,7 @@ class TestEnds:
     def test_half_close_after_the_request(self):
         machine = self.routed()
         machine.half_closed(5)
+        machine.receive(ResponseHeaders(headers=OK, served=Target("10.0.0.2:8000")), 6)
         assert machine.wants() is Wants.END
         assert machine.stub.events == [Unobserved(machine.record.id)]
         assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
@@ -152,11 +155,14 @@ class TestEnds:
         play(machine, [*first, answer])
         assert machine.stub.closed[0].outcome is Outcome.ABORTED
 
-    def test_half_close_of_a_proxy_that_announced_its_modes_may_be_a_reset(self):
+    @pytest.mark.parametrize("waits", [False, True])
+    def test_half_close_of_a_proxy_that_announced_its_modes_may_be_a_reset(self, waits):
         for reset, ended in ((True, Outcome.ABORTED), (False, Outcome.UNOBSERVED)):
-            machine = exchange()
+            machine = exchange(Stub(PendingDecision()) if waits else None)
             play(machine, [RequestHeaders(headers=CHAT, modes=Modes()), body(chat_body())])
             machine.half_closed(5)
+            if waits:
+                machine.resume(Decision(endpoints=(POD,)), 5)
             assert machine.wants() is Wants.NEXT
             assert machine.stub.closed == []
             machine.cancelled(6) if reset else machine.half_closed(6)
@@ -193,17 +199,33 @@ class TestEnds:
         machine.cancelled(5)
         assert machine.stub.events == [Aborted(machine.record.id)]
 
-    def test_response_only_stream_passes(self):
+    def test_reset_before_the_decision_leaves_nothing_unobserved(self):
         machine = exchange()
-        head = ResponseHeaders(headers=OK, served=Target("1.2.3.4:5"))
+        modes = Modes(BodyMode.BUFFERED, BodyMode.NONE)
+        play(machine, [RequestHeaders(headers=CHAT, modes=modes)])
+        machine.cancelled(5)
+        assert machine.stub.closed[0].outcome is Outcome.ABORTED
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {},
+            {"content-type": "application/grpc"},
+            {"endpoint-load-metrics": "TEXT named_metrics.num_requests_waiting=3"},
+        ],
+    )
+    def test_response_only_stream_passes(self, more):
+        machine = exchange()
+        head = ResponseHeaders(headers=OK | more, served=Target("1.2.3.4:5"))
         seen = outcome(play(machine, [head, ResponseBody(body=b"x", end_of_stream=True)]))
         assert (seen.response, seen.response_ended) == (b"x", True)
         assert machine.stub.events == []
 
-    def test_served_elsewhere_is_reported_once(self):
+    @pytest.mark.parametrize("at_first", [True, False])
+    def test_served_elsewhere_is_reported_once(self, at_first):
         machine = self.routed()
         served = Target("10.0.0.2:8000")
-        machine.receive(ResponseHeaders(headers=OK, served=served), 3)
+        machine.receive(ResponseHeaders(headers=OK, served=served if at_first else None), 3)
         machine.receive(ResponseBody(body=b"x", served=served), 4)
         assert machine.stub.events[0] == Served(machine.record.id, served)
         assert [type(event) for event in machine.stub.events].count(Served) == 1
@@ -297,6 +319,7 @@ class TestPending:
         seen = outcome(machine.resume(Decision(endpoints=(POD,)), 5))
         assert (seen.request, seen.destination) == (chat_body(), "10.0.0.1:8000")
         assert machine.record.decided_at == 5
+        assert machine.exchange.pending is None
 
     def test_keeps_the_body_once(self):
         machine = self.waiting()
@@ -311,11 +334,13 @@ class TestPending:
         assert (status, sent["retry-after"]) == (429, "3")
         assert machine.stub.closed[0].outcome is Outcome.REJECTED
 
-    def test_decision_after_a_reset_is_undone(self):
+    @pytest.mark.parametrize("made", [Decision(endpoints=(POD,)), Overloaded("full")])
+    def test_decision_after_a_reset_is_undone(self, made):
         machine = self.waiting()
         machine.cancelled(4)
-        assert machine.resume(Decision(endpoints=(POD,)), 5) == []
-        assert machine.stub.events == [Aborted(machine.record.id, refused=True)]
+        assert machine.resume(made, 5) == []
+        undone = [Aborted(machine.record.id, refused=True)]
+        assert machine.stub.events == (undone if isinstance(made, Decision) else [])
 
     def test_half_close_waits_for_the_decision(self):
         machine = self.waiting()
@@ -326,14 +351,28 @@ class TestPending:
         assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
 
     def test_body_that_comes_while_pending_is_kept(self):
-        machine = exchange(Stub(PendingDecision()))
+        machine = exchange(Stub(PendingDecision()), max_body_bytes=3)  # of those that are read
         head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
         play(machine, [head, body(b"ab", end=False), body(b"cd", end=False), RequestTrailers()])
+        assert machine.proceed(4) == []
         replies = machine.resume(Decision(endpoints=(POD,)), 5)
         assert replies[1:] == [Chunk(False, b"abcd", False), TrailersReply(response=False)]
 
+    @pytest.mark.parametrize(
+        ("end", "reply"), [(body(b""), BodyReply(False)), (RequestTrailers(), TrailersReply(False))]
+    )
+    def test_each_piece_that_comes_while_pending_is_answered_if_they_are_streamed(self, end, reply):
+        # Envoy sends them at once with `send_body_without_waiting_for_header_response`.
+        machine = exchange(Stub(PendingDecision()))
+        head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.STREAMED))
+        assert play(machine, [head, *[body(b"x", end=False)] * 200, end]) == []
+        _, *replies = machine.resume(Decision(endpoints=(POD,)), 5)
+        assert replies == [BodyReply(False)] * 200 + [reply]
+
     def test_body_that_comes_while_pending_has_a_limit(self):
-        machine = exchange(Stub(PendingDecision()), max_body_bytes=3)
-        head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
-        replies = play(machine, [head, body(b"ab", end=False), body(b"cd", end=False)])
-        assert error_of(replies)[0] == 413
+        data = chat_body()
+        machine = exchange(Stub(PendingDecision()), max_body_bytes=len(data))
+        head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED))
+        play(machine, [head, body(data, end=False)])
+        assert machine.wants() is Wants.DECISION
+        assert error_of(machine.receive(body(b" "), 2))[0] == 413

@@ -6,7 +6,7 @@ import pytest
 
 from epp.errors import WaitedTooLong
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import Endpoint, Target
 from epp.model.events import OrcaReported
 from epp.model.request import Api
 from epp.protocol.extproc.debug_headers import decision_header, queue_duration_header
@@ -21,6 +21,8 @@ from epp.protocol.extproc.messages import (
     RequestHeaders,
     ResponseBody,
     ResponseHeaders,
+    ResponseTrailers,
+    TrailersReply,
 )
 from epp.protocol.routing_table import RoutingTable, WeightedTargets
 from tests.protocol.extproc.conversation import (
@@ -148,15 +150,18 @@ class TestHeaders:
             "ttft_share": 0.000123,
         }
 
-    def test_orca_is_requested_and_reported(self):
+    @pytest.mark.parametrize("served", [None, Target("10.0.0.2:8000")])
+    def test_orca_is_requested_and_reported(self, served):
         machine = exchange(request_orca=True)
         seen = outcome(play(machine, [headers(), body(chat_body())]))
         assert seen.set_headers["endpoint-load-metrics-format"] == "JSON"
         report = 'JSON {"named_metrics": {"num_requests_waiting": 3, "kv_cache_usage_perc": 0.5}}'
-        machine.receive(ResponseHeaders(headers=OK | {"endpoint-load-metrics": report}), 2)
-        (event,) = machine.stub.events
+        told = OK | {"endpoint-load-metrics": report}
+        machine.receive(ResponseHeaders(headers=told, served=served), 2)
+        event = machine.stub.events[-1]
         assert isinstance(event, OrcaReported)
-        assert (event.target, event.waiting, event.kv_usage) == ("10.0.0.1:8000", 3, 0.5)
+        assert event.target == (served or "10.0.0.1:8000")
+        assert (event.waiting, event.kv_usage) == (3, 0.5)
 
     @pytest.mark.parametrize("report", ["", "JSON {", "TEXT", "BIN x", "nonsense"])
     def test_broken_orca_is_ignored(self, report):
@@ -222,6 +227,7 @@ class TestRewrite:
         (reply,) = machine.receive(ResponseBody(body=b'{"model":"target"}'), 3)
         assert isinstance(reply, BodyReply)
         assert reply.mutation.body == b'{"model":"m"}'
+        assert machine.receive(ResponseTrailers(), 4) == [TrailersReply(response=True)]
 
     def test_client_reads_its_own_name(self):
         machine = exchange()
@@ -238,6 +244,12 @@ class TestRewrite:
         )
         assert got.response == data.replace(b'{"model":"target"', b'{"model":"m"')
         assert got.response_ended
+
+    def test_a_response_without_a_body_keeps_its_length(self):
+        machine = exchange()
+        play(machine, [headers(**self.rewrite), body(chat_body())])
+        bare = ResponseHeaders(headers=OK | {"content-length": "9"}, end_of_stream=True)
+        assert machine.receive(bare, 2) == [HeadersReply(response=True)]
 
     def test_compressed_responses_pass_unchanged(self):
         machine = exchange()

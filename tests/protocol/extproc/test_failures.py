@@ -85,6 +85,13 @@ def test_errors_count_by_their_status(response, failure):
     assert (event.refused, event.failure) == (True, failure)
 
 
+@pytest.mark.parametrize("text", ["", "20", "2000", "2_0", "-20", "\u00b200"])
+def test_a_status_that_is_not_three_digits_says_nothing(text):
+    machine = exchange()
+    play(machine, [RequestHeaders(headers=CHAT), body(chat_body()), head({":status": text})])
+    assert machine.record.status == 0
+
+
 @pytest.mark.parametrize("number", [500, 502, 503, 504])
 @pytest.mark.parametrize("served", [None, Target("10.0.0.1:8000")])
 def test_a_failure_says_whether_the_proxy_named_who_served(number, served):
@@ -114,6 +121,11 @@ def test_an_empty_answer_is_a_failure(response):
     assert (event.refused, event.failure) == (True, Failure.EMPTY)
 
 
+def test_an_empty_answer_may_name_its_failure():
+    # Envoy's own answers are gRPC's if the request has that content type, whatever its path.
+    assert ended(head(GRPC, **{"grpc-status": "14"})).failure is Failure.GATEWAY
+
+
 @pytest.mark.parametrize(
     ("response", "more"),
     [
@@ -124,13 +136,14 @@ def test_an_empty_answer_is_a_failure(response):
         ([head(JSON)], {"data": b""}),
         ([head(OK, end=False)], {"mode": BodyMode.NONE}),
         ([head(OK, end=False), ResponseTrailers()], {"mode": BodyMode.NONE}),
+        ([head(JSON, end=False), ResponseTrailers()], {"path": "/v1/files"}),
         ([head(GRPC)], {"path": GENERATE, "data": FRAME}),
         ([head(GRPC, **{"grpc-status": "0"})], {"path": GENERATE, "data": FRAME}),
         ([head(GRPC, end=False), FRAMED, ResponseTrailers()], {"path": GENERATE, "data": FRAME}),
     ],
     ids=[
         *("stream", "204", "other path", "embeddings", "no request body", "not shown"),
-        *("not shown, trailers", "gRPC", "gRPC OK", "gRPC, a message"),
+        *("not shown, trailers", "other path, trailers", "gRPC", "gRPC OK", "gRPC, a message"),
     ],
 )
 def test_other_good_answers_are_none(response, more):
@@ -242,6 +255,16 @@ def framed(**response):
 
 CHUNK = framed(chunk=engine_api_pb2.StreamChunk(prompt_tokens=9, completion_tokens=1))
 COMPLETE = framed(complete=engine_api_pb2.Complete(prompt_tokens=9, completion_tokens=2))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stream_over_grpc_has_a_first_token(stream):
+    prompt = engine_api_pb2.GenerateRequest(text="hello", stream=stream).SerializeToString()
+    frame = b"\0" + len(prompt).to_bytes(4, "big") + prompt
+    machine = exchange(apis=ALL)
+    asked = RequestHeaders(headers=CHAT | {":path": GENERATE})
+    play(machine, [asked, body(frame), head(GRPC, end=False), CHUNK])
+    assert machine.stub.kinds == ["FirstToken"] * stream
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from epp.model.request import Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -100,9 +101,9 @@ def test_ties(request_mode, response):
     assert must_stay_reason(modes, announced=True) is stays
 
 
-def routed(*, modes=LEAVABLE, end_early=True, needed=False, **more):
+def routed(*, modes=LEAVABLE, end_early=True, needed=False, reporters=(), **more):
     """An exchange whose request is answered, in these modes."""
-    machine = exchange(Stub(needed=needed), end_early=end_early)
+    machine = exchange(Stub(needed=needed), end_early=end_early, reporters=reporters)
     head = RequestHeaders(headers=CHAT | more, modes=modes)
     play(machine, [head, RequestBody(body=chat_body(), end_of_stream=True)])
     return machine
@@ -193,6 +194,7 @@ def test_where_the_proxy_cannot_go_on_alone_the_stream_stays_open(modes, told):
     [
         (OK, {"x-llm-d-model-name-rewrite": "target"}),  # the name is put back in every event
         (JSON | {":status": "503"}, {}),  # an error is counted
+        (OK, {"reporters": (lambda _: None,)}),  # its usage is for the proxy
     ],
 )
 def test_responses_to_be_edited_or_read_are_observed(headers, more):
@@ -202,6 +204,27 @@ def test_responses_to_be_edited_or_read_are_observed(headers, more):
     assert machine.wants() is Wants.NEXT
     machine.receive(ResponseBody(body=b"", end_of_stream=True), 4)
     assert machine.stub.closed[0].outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [("/v1/audio/speech", "application/json"), (CHAT[":path"], "application/x-ndjson")],
+)
+def test_what_may_be_a_stream_is_left_too(path, content_type):
+    machine = routed(**{":path": path})
+    machine.receive(ResponseHeaders(headers=JSON | {"content-type": content_type}), 2)
+    machine.receive(ResponseBody(body=b"{"), 3)
+    assert machine.wants() is Wants.END
+    assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
+
+
+@pytest.mark.parametrize("asked", [[], [RequestBody(body=chat_body(), end_of_stream=True)]])
+def test_a_response_without_a_decision_is_observed(asked):
+    machine = exchange(Stub(PendingDecision()), end_early=True)
+    head = [RequestHeaders(headers=CHAT, modes=LEAVABLE)] if asked else []
+    answer = [ResponseHeaders(headers=OK, modes=LEAVABLE), ResponseBody(body=PIECE)]
+    play(machine, [*head, *asked, *answer])
+    assert (machine.wants(), machine.stub.asked) == (Wants.NEXT, 0)
 
 
 def test_a_response_that_is_no_stream_is_observed():

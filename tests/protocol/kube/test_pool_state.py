@@ -32,16 +32,21 @@ def told(made):
     return [summary(event) for event in made.drain_events()]
 
 
+def upserted(made):
+    return [each.endpoint for each in made.drain_events() if isinstance(each, EndpointUpserted)]
+
+
 def test_pool_and_pods_become_events_and_then_listed():
     made = state(pod("a", "10.0.0.1"), pod("b", "fd00:0::0002"), ports=(8000, 8001))
-    assert told(made) == [
+    events = made.drain_events()
+    assert list(map(summary, events)) == [
         ("up", "default/a-rank-0", "10.0.0.1:8000"),
         ("up", "default/a-rank-1", "10.0.0.1:8001"),
         ("up", "default/b-rank-0", "[fd00::2]:8000"),
         ("up", "default/b-rank-1", "[fd00::2]:8001"),
         ("Listed",),
     ]
-    (first, *_) = made.endpoints
+    first = events[0].endpoint
     assert (first.uid, first.labels, first.rank) == ("uid-a", LABELS, None)
 
 
@@ -49,16 +54,16 @@ def test_an_endpoint_has_its_pods_name_and_what_the_pod_says_of_its_host():
     document = pod("a", "10.0.0.1")
     document["spec"] = {"hostname": "gpu-1", "nodeName": "node-1"}
     document["status"] |= {"hostIP": "FD00:0::9", "hostIPs": [{"ip": "fd00::9"}]}
-    (found,) = state(document).endpoints
+    (found,) = upserted(state(document))
     assert (found.name, found.pod) == ("a-rank-0", "a")
     assert (found.hostname, found.node_address) == ("gpu-1", "fd00::9")
-    (plain,) = state(pod("a", "10.0.0.1")).endpoints
+    (plain,) = upserted(state(pod("a", "10.0.0.1")))
     assert (plain.hostname, plain.node_address) == ("", "")
 
 
 def test_an_endpoint_has_the_index_of_its_port_and_no_rank():
     made = state(pod("a", ports="8002,8001"), ports=(8000, 8001, 8002))
-    found = [(each.port, each.port_index, each.rank) for each in made.endpoints]
+    found = [(each.port, each.port_index, each.rank) for each in upserted(made)]
     assert found == [(8001, 1, None), (8002, 2, None)]
 
 
@@ -68,21 +73,21 @@ def test_pods_that_share_an_address_have_each_the_ports_that_they_say():
     for pods in ([decode, prefill], [prefill, decode]):
         found = {
             each.port: each.labels["llm-d.ai/role"]
-            for each in state(*pods, ports=(8000, 8200)).endpoints
+            for each in upserted(state(*pods, ports=(8000, 8200)))
         }
         assert found == {8000: "decode", 8200: "prefill"}
 
 
 def test_what_a_pool_speaks_is_said_of_its_endpoints_and_changes_no_engine():
     made = state(pod("a", "10.0.0.1"))
-    made.drain_events()
-    (before,) = made.endpoints
+    (before,) = upserted(made)
     for protocol in ("kubernetes.io/h2c", "http", ""):
         document = pool()
         document["spec"] |= {"appProtocol": protocol} if protocol else {}
         made.set_pool(read(document))
-        assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000")]
-        (after,) = made.endpoints
+        (event,) = made.drain_events()
+        assert summary(event) == ("up", "default/a-rank-0", "10.0.0.1:8000")
+        after = event.endpoint
         assert (after.app_protocol, after.engine) == (protocol, before.engine)
         made.set_pool(read(document))
         assert told(made) == []
@@ -121,14 +126,14 @@ def test_these_pods_are_no_endpoints(absent):
 )
 def test_a_pod_may_serve_some_of_the_ports(declared, annotation, ranks):
     made = state(pod("a", ports=declared, annotation=annotation), ports=(8000, 8001, 8002))
-    assert [each.name for each in made.endpoints] == [f"a-rank-{rank}" for rank in ranks]
+    assert [each.name for each in upserted(made)] == [f"a-rank-{rank}" for rank in ranks]
 
 
 def test_the_newer_annotation_wins():
     both = pod("a", ports="8000")
     both["metadata"]["annotations"]["inference.networking.k8s.io/active-ports"] = "8001"
     made = state(both, ports=(8000, 8001))
-    assert [each.port for each in made.endpoints] == [8000]
+    assert [each.port for each in upserted(made)] == [8000]
 
 
 def test_a_malformed_annotation_is_warned_of_once():
@@ -230,7 +235,7 @@ def test_scaled_to_zero_it_is_complete():
     made = state(pod("a"))
     made.remove_pods(["a"])
     assert made.complete
-    assert list(made.endpoints) == []
+    assert told(made)[-1] == ("gone", "default/a-rank-0")
 
 
 @pytest.mark.parametrize("kept", [False, True])

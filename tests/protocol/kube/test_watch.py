@@ -89,6 +89,23 @@ def test_an_ill_typed_object_is_skipped():
     assert page.metadata.resource_version == "5"
 
 
+def test_an_object_without_a_name_is_skipped():
+    reader, nameless = ObjectDecoder(KubePod), pod("")
+    assert isinstance(reader.event(line("ADDED", nameless)), Unreadable)
+    page = reader.page(listed(nameless, pod("b")))
+    assert [each.metadata.name for each in page.items] == ["b"]
+
+
+def test_a_text_that_is_not_utf_8_costs_only_its_object():
+    reader, strange = ObjectDecoder(KubePod), pod("a", ports="8000?")
+    event = reader.event(line("MODIFIED", strange).replace(b"?", b"\xff"))
+    assert isinstance(event, Unreadable)
+    assert event.name == "a"
+    page = reader.page(listed(strange, pod("b")).replace(b"?", b"\xff"))
+    assert [each.metadata.name for each in page.items] == ["b"]
+    assert [each.name for each in page.unreadable] == ["a"]
+
+
 def test_pages_of_a_list_are_read():
     metadata = {"resourceVersion": "5", "continue": "abc", "remainingItemCount": 3}
     page = ObjectDecoder(KubePod).page(listed(pod("a"), pod("b"), **metadata))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
+from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
@@ -189,16 +190,21 @@ WITH_WHAT_FOLLOWS = {
 def test_with_eagle_blocks_of_the_same_tokens_are_copies(engine):
     tokens, pool = list(range(16)), BlockPool(160, 16)
     hasher = BlockHasher(SECRET, 16)
-    mirror = KvEventMirror(hasher)
+    mirror, reported = KvEventMirror(hasher), ReportedBlocks(pool)
     chain = hasher.chain(Prompt(packed(*tokens), exact=True), "base", "")
     for name, after in ((1, 70), (2, 80)):
         (change,) = read(stored([name]) | WITH_WHAT_FOLLOWS[engine](tokens, after))
-        mirror.apply(change, pool)
+        mirror.apply(change, reported)
     found = []
     for name in (1, 2):
-        mirror.apply(gone(name, group=0), pool)
+        mirror.apply(gone(name, group=0), reported)
         found.append(pool.match(chain.hashes))
     assert found == [1, 0]
+
+
+def test_an_event_may_name_no_block():
+    fields = {"hashes": [], "parent": 9, "tokens": b""}
+    assert the_change(stored([], 9, [], 2), **fields) == fields
 
 
 def test_removed_and_cleared():
@@ -466,10 +472,10 @@ def _blocks(change):
 
 def _mirrored(changes):
     mirror = KvEventMirror(BlockHasher(SECRET, 16))
-    pool = BlockPool(100_000, 16)
+    reported = ReportedBlocks(BlockPool(100_000, 16))
     for change in changes:
-        mirror.apply(change, pool)
-    return set(pool.hashes())
+        mirror.apply(change, reported)
+    return set(reported.cache.hashes())
 
 
 MANY = {

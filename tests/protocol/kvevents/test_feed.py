@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from epp.model.kv_changes import BlocksCleared, BlocksStored
@@ -39,12 +40,13 @@ def test_a_late_subscriber_without_replay_is_incomplete():
     heard = Listener().connect().receive(*batches(publisher, 3, 4))
     assert heard.held == Counter([3, 4])
     assert not heard.complete
+    assert heard.changes(BlocksCleared) == []
 
 
 def test_without_replay_a_gap_invalidates_everything():
     publisher = Publisher()
-    first, _, third, fourth = batches(publisher, 1, 2, 3, 4)
-    heard = Listener().connect().receive(first, third, fourth)
+    first, second, third, fourth = batches(publisher, 1, 2, 3, 4)
+    heard = Listener().connect().receive(first, third, fourth, second)
     assert heard.held == Counter([3, 4])
     assert not heard.complete
     assert GAP in heard.said
@@ -74,6 +76,7 @@ def test_duplicates_count_once():
     heard = Listener().connect().receive(first, first, second, first, second)
     assert heard.held == publisher.cache
     assert heard.feed.counts.duplicates == 3
+    assert heard.receive(frames(0, b"\xc1")).held == publisher.cache
 
 
 @pytest.mark.parametrize("settings", [PLAIN, REPLAYING])
@@ -85,6 +88,13 @@ def test_a_sequence_that_starts_again_is_another_engine(settings):
     assert heard.held == Counter([7])
     assert heard.feed.counts.restarts == 1
     assert heard.complete
+
+
+def test_after_a_break_an_engine_may_have_another_clock():
+    heard = Listener().connect().receive(*batches(Publisher(), 1, 2))
+    heard.feed.disconnected()
+    heard.connect().receive(frames(0, msgspec.msgpack.encode([-1.0, [stored([7])], 0])))
+    assert heard.held == Counter([7])
 
 
 ODD_FRAMES = {

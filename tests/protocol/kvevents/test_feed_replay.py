@@ -7,8 +7,14 @@ import pytest
 from epp.model.kv_changes import BlocksStored
 from epp.protocol.kvevents import published_messages
 from epp.protocol.kvevents.feed import FeedSettings
-from epp.protocol.kvevents.notices import Anomaly, CacheChanges, ReplayRequest, StreamLost
-from tests.kvpublisher import END, Publisher, frames, payload, stored
+from epp.protocol.kvevents.notices import (
+    Anomaly,
+    CacheChanges,
+    ReplayRequest,
+    StreamLost,
+    StreamUp,
+)
+from tests.kvpublisher import END, TOPIC, Publisher, frames, payload, stored
 from tests.protocol.kvevents.listener import GAP, REPLAYING, Listener, batches
 
 MAX_ATTEMPTS = 3
@@ -23,6 +29,13 @@ def test_a_late_subscriber_requests_a_replay():
     assert heard.held == Counter()
     assert heard.replay(publisher).receive(*batches(publisher, 5)).held == publisher.cache
     assert heard.complete
+    assert {each.model for each in heard.changes(BlocksStored)} == {"base"}
+
+
+def test_without_a_replay_an_idle_publisher_is_followed_all_the_same():
+    heard = Listener(REPLAYING).connect()
+    heard.hear(heard.feed.replay_failed())
+    assert heard.of(StreamUp) == [StreamUp(complete=False)]
 
 
 def test_a_replay_that_starts_late_is_used_but_incomplete():
@@ -49,6 +62,7 @@ def test_with_replay_a_gap_is_closed():
     assert heard.replay(publisher).held == publisher.cache
     assert heard.complete
     assert GAP not in heard.said
+    assert (heard.feed.counts.gaps, heard.feed.counts.replays) == (1, 2)
 
 
 @pytest.mark.parametrize("failure", ["silence", "forgotten"])
@@ -99,6 +113,63 @@ def test_an_unseen_restart_is_found_by_the_last_batch_seen(published):
     assert heard.feed.counts.restarts == 1
 
 
+@pytest.mark.parametrize("waiting", [[], [3]])
+def test_what_came_before_a_break_or_just_after_it_is_not_taken_for_the_next_batch(waiting):
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))
+    batches(publisher, 2)
+    heard.receive(*batches(publisher, *waiting))
+    publisher.restart()
+    heard.feed.disconnected()
+    _, second = batches(publisher, 7, 8)
+    heard.receive(second)
+    assert heard.connect().replay(publisher).held == publisher.cache
+    assert heard.complete
+
+
+@pytest.mark.parametrize("failure", ["silence", "forgotten"])
+def test_a_replay_without_the_last_batch_seen_may_hide_a_restart(failure):
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))
+    publisher.restart()
+    heard.feed.disconnected()
+    batches(publisher, 7)
+    heard.connect()
+    if failure == "silence":
+        heard.hear(heard.feed.replay_failed())
+    last = batches(publisher, 8)
+    heard.receive(*last).replay(publisher, kept=1)
+    assert heard.held == Counter([8])
+    assert not heard.complete
+
+
+def test_a_replay_that_broke_off_goes_on_with_the_last_batch_of_it():
+    publisher = Publisher()
+    batches(publisher, *range(5))
+    heard = Listener(REPLAYING).connect()
+    for message in publisher.replay(0)[:2]:
+        heard.hear(heard.feed.replayed(message))
+    heard.hear(heard.feed.replay_failed())
+    assert heard.receive(*batches(publisher, 5)).asked() == 1
+    assert heard.replay(publisher).held == publisher.cache
+    assert heard.complete
+
+
+def test_an_engine_that_is_slow_to_replay_is_asked_again_at_the_next_gap():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
+    publisher.restart()
+    heard.feed.disconnected()
+    batches(publisher, 7, 8)
+    heard.connect()
+    heard.hear(heard.feed.replayed(publisher.replay(1)[0]))
+    for _ in range(2):
+        heard.hear(heard.feed.replay_failed())
+    assert heard.receive(*batches(publisher, 9)).asked() == 0
+    assert heard.replay(publisher).held == publisher.cache
+    assert heard.complete
+
+
 def test_a_short_break_loses_nothing():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
@@ -136,6 +207,8 @@ def test_the_backlog_is_bounded(monkeypatch, limit, most):
     assert "backlog" in {odd.kind for odd in heard.of(Anomaly)}
     assert heard.replay(publisher).held <= publisher.cache
     assert not heard.complete
+    _, last = batches(publisher, 50, 51)
+    assert heard.receive(last).replay(publisher).held >= Counter([50, 51])
 
 
 def test_batches_that_waited_for_a_replay_are_accepted_one_at_a_time():
@@ -157,11 +230,13 @@ def test_batches_that_waited_for_a_replay_are_accepted_one_at_a_time():
 def test_a_message_is_handled_after_those_that_waited_before_it():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect()
+    for start in (1_000, 2_000):
+        publisher.publish(stored(range(start, start + 900)))  # of several parts
     waiting, last = batches(publisher, *range(20)), batches(publisher, 20)
     for message in waiting:
         heard.hear(heard.feed.receive(message))
     notices = []
-    for message in publisher.replay(21):  # nothing but its end
+    for message in (*publisher.replay(0)[:2], *publisher.replay(23)):  # and nothing but its end
         notices += heard.feed.replayed(message)
     assert heard.feed.behind
     notices += heard.feed.receive(*last)
@@ -204,6 +279,16 @@ def test_a_replay_without_topics_is_of_the_model_that_was_named_last():
     assert heard.feed.counts.restarts == 0
     models = [each.model for each in heard.changes(BlocksStored)]
     assert models == ["other", "other", "base", "base", "base"]
+
+
+@pytest.mark.parametrize("odd", [[], [TOPIC], [TOPIC, bytes(8)], [b"", bytes(7), payload()]])
+def test_malformed_frames_of_a_replay_are_skipped(odd):
+    publisher = Publisher()
+    batches(publisher, 1, 2)
+    heard = Listener(REPLAYING).connect()
+    heard.hear(heard.feed.replayed(odd))
+    assert heard.replay(publisher).held == publisher.cache
+    assert len(heard.of(Anomaly)) == 1
 
 
 @pytest.mark.parametrize("end", [[b""], [END, b""], [b"", END, b""], [b"", b"", END, b""]])

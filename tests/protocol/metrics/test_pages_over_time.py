@@ -33,7 +33,7 @@ def served(tokens, *, more=b"", waiting=b"vllm:num_requests_waiting 8\n"):
         (sleep_page(0), None, (False, False)),  # `/sleep?level=0`: a pause
         (sleep_page(0, weights_offloaded=1), None, (False, True)),
         (sleep_page(0, discard_all=1), None, (False, True)),
-        (sleep_page(1, engine=0) + sleep_page(0, engine=1), None, (True, False)),
+        (sleep_page(1, engine=0) + sleep_page(0, 1, engine=1), None, (True, False)),
         (sleep_page(1, engine=0) + sleep_page(0, engine=1), 1, (False, False)),
         (sleep_page(1, engine=0) + sleep_page(0, engine=1), 0, (True, False)),
         (b"vllm:num_requests_waiting 3\n", None, (True, False)),
@@ -61,6 +61,12 @@ def test_counts_that_stay_away_do_not_count():
     assert all("requests of other senders do not count" in each for each in warnings)
 
 
+def test_the_count_that_stays_away_is_named():
+    page = b"vllm:num_requests_waiting 8\n" + RENAMED
+    _, warnings = read_all(page % 6, page % 7)
+    assert ["vllm:num_requests_running" in each for each in warnings] == [True]
+
+
 def test_a_page_may_lack_counts_until_the_first_prompt():
     loads, warnings = read_all(*[RENAMED % 0] * 3)
     assert [each.waiting for each in loads] == [0, 0, 0]
@@ -75,9 +81,10 @@ def test_values_that_are_stale_do_not_count():
 
 
 def test_a_share_that_is_a_percentage_does_not_count():
-    pages = [b"vllm:kv_cache_usage_perc %g\n" % value for value in (0, 0.7, 40, 0.7, 1.2)]
-    loads, warnings = read_all(*pages)
-    assert [each.kv_usage for each in loads] == [0, 0.7, 0, 0, 0]
+    page = b"vllm:kv_cache_usage_perc %g\nprocess_start_time_seconds %d\n"
+    shares = [(0, 5), (0.7, 5), (40, 5), (0.7, 5), (1.2, 5), (0.7, 99)]
+    loads, warnings = read_all(*(page % each for each in shares))
+    assert [each.kv_usage for each in loads] == [0, 0.7, 0, 0, 0, 0.7]
     assert warnings == ["vllm:kv_cache_usage_perc is 40, which is ignored"]
 
 
@@ -88,12 +95,14 @@ def test_an_engine_that_uses_a_little_more_than_all_is_full():
 
 
 def test_behind_the_address_of_a_service_each_process_starts_once():
+    cache = b'vllm:cache_config_info{num_gpu_blocks="50"} 1\n'
     pages = [
-        served(tokens, more=b"process_start_time_seconds %d\n" % started)
+        served(tokens, more=cache + b"process_start_time_seconds %d\n" % started)
         for tokens, started in ((50, 100), (7, 300), (51, 100), (8, 300), (90, 200), (52, 100))
     ]
     loads, warnings = read_all(*pages)
     assert [each.started_at for each in loads] == [100, 300, 300, 300, 200, 200]
+    assert {(each.engine, each.num_blocks) for each in loads} == {("vllm", 50)}
     assert len(warnings) == 1
     assert "several processes" in warnings[0]
 
@@ -111,6 +120,13 @@ def test_a_counter_of_several_processes_is_none(tokens, apart, mixed):
     loads, warnings = read_all(*map(served, tokens), apart=apart)
     assert loads[-1].cache_queries == (None if mixed else tokens[-1])
     assert len(warnings) == mixed
+
+
+def test_a_restart_that_the_page_tells_is_none_of_several():
+    told = ((50, 100), (7, 300), (60, 300))
+    start = b"process_start_time_seconds %d\n"
+    loads, warnings = read_all(*(served(each, more=start % at) for each, at in told))
+    assert ([each.cache_queries for each in loads], warnings) == ([50, 7, 60], [])
 
 
 def test_an_engine_that_crashes_early_is_not_several():

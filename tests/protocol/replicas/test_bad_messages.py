@@ -25,6 +25,7 @@ from epp.protocol.replicas.facts import (
     RequestsQuery,
 )
 from epp.protocol.replicas.messages import LONGEST, read_facts, read_message
+from epp.protocol.replicas.peers import CHAIN_SECONDS
 from tests.model.invariants import check_invariants
 from tests.protocol.replicas.pair import POOL, Replica, held, in_flight
 from tests.strategies import text
@@ -160,6 +161,11 @@ def test_requests_that_wait_for_chains_are_kept_within_bounds():
         replica.hear(raw(1, number + 1, facts))
     (peer,) = replica.reader.peers.values()
     assert len(peer.believed()) == 4096
+    replica.now += 2 * CHAIN_SECONDS
+    replica.lapse()
+    assert peer.believed() == set()
+    replica.hear(raw(1, 10, [fact]))
+    assert peer.believed() == {fact.number}  # there is room again
     assert learned(replica) == NOTHING
 
 

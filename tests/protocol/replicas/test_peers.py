@@ -6,6 +6,7 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished
 from epp.protocol.replicas.fact_reader import LEASE_SECONDS
 from epp.protocol.replicas.facts import HeartbeatSeen, LeavingFact
+from epp.protocol.replicas.peers import Peer
 from tests.protocol.replicas.pair import POD, PROMPTS, Replica, exchange, in_flight, settle
 from tests.strategies import text
 
@@ -35,6 +36,7 @@ def test_a_peer_that_was_silent_and_comes_back_is_believed_again():
     other.lapse()
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == {"a": POD}
+    assert other.reader.peers[one.number].losses == 1  # what it saw may not be known here
     one.apply(Finished(RequestId("a"), Usage(600, 5, 0)))
     settle(one, other)
     assert other.fleet.in_flight == {}
@@ -48,6 +50,19 @@ def test_one_that_leaves_says_so():
     other.hear(one.writer.to_all([LeavingFact()], one.now))
     assert other.reader.present == 0
     assert other.in_flight("a").unobserved
+
+
+def test_a_chain_that_comes_after_its_peer_has_left_brings_no_request():
+    """Broadcasts and answers may overtake each other."""
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.tell()  # is lost
+    one.admit("b", PROMPTS[0] + PROMPTS[1])
+    (message,) = one.tell()
+    chain = one.hear(other.hear(message))
+    other.hear(one.writer.to_all([LeavingFact()], one.now))
+    other.hear(chain)
+    assert other.fleet.in_flight == {}
 
 
 def test_the_lag_is_known_once_clocks_were_compared():
@@ -106,3 +121,22 @@ def test_a_peer_that_left_stays_away():
     other.now += 11
     other.lapse()
     assert in_flight(other) == {}
+
+
+@pytest.mark.parametrize(
+    ("sequences", "missing", "losses"),
+    [
+        ([1, 2, 3], 0, 0),
+        ([5, 6], 0, 0),  # those before the first one were sent before this replica came
+        ([5, 3], 0, 0),
+        ([1, 3], 1, 1),
+        ([1, 3, 2], 0, 1),
+        ([1, 4, 8, 2], 4, 2),
+        ([1, 3, 3, 1], 1, 1),
+    ],
+)
+def test_messages_that_do_not_arrive_are_counted_and_their_gaps(sequences, missing, losses):
+    peer = Peer(1)
+    new = [peer.is_new(each) for each in sequences]
+    assert (peer.missing, peer.losses) == (missing, losses)
+    assert sum(new) == len(set(sequences))

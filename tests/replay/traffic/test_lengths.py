@@ -63,6 +63,19 @@ def test_epochs_in_any_unit(tmp_path, scale):
     assert [call.at for call in read(path, strict=True).calls] == pytest.approx([0, 3])
 
 
+def test_times_of_any_zone_and_what_anthropic_counts_beside_a_prompt(tmp_path):
+    times = ("2026-01-01T12:00:00Z", "2026-01-01T14:00:05+02:00", "2026-01-01T12:00:09")
+    more = {"cache_read_input_tokens": 90, "output_tokens": 2, "user": None}
+    rows = "".join(
+        json.dumps({"time": at, name: 100, **more}) + "\n"
+        for at, name in zip(times, ("input_tokens", "input_tokens", "prompt_tokens"), strict=True)
+    )
+    trace = read(written(tmp_path, rows, "trace.jsonl"), strict=True)
+    assert [call.at for call in trace.calls] == [0, 5, 9]
+    assert lengths(trace) == [(190, 2), (190, 2), (100, 2)]
+    assert {call.tenant for call in trace.calls} == {""}
+
+
 def test_a_column_of_sessions_makes_conversations(tmp_path):
     text = "Timestamp,Session ID,Request tokens,Response tokens\n0,a,10,5\n2,b,7,1\n3.5,a,30,5\n"
     first, other, later = read(written(tmp_path, text), strict=True).calls

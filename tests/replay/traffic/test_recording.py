@@ -48,14 +48,17 @@ class Recording:
         self.lines = [encode_line(self.header)]
         self.header = msgspec.structs.replace(self.header, part=self.header.part + 1)
 
-    def asked(self, at, *messages, tokens=0, generated=None, model="m", **more):
-        """Record a request: messages are tokens, or text of so many tokens."""
+    def asked(self, at, *messages, tokens=0, generated=None, model="m", marked=True, **more):
+        """Record a request: messages are tokens, or text of so many tokens.
+
+        The ends of messages are known if `marked`, as in a chat.
+        """
         self.number += 1
         marks, data = [], b""
         for message in messages:
             data += b"".join(t.to_bytes(4, "little") for t in message) if self.exact else message
             marks.append(len(data) // 4 if self.exact else len(data))
-        prompt = Prompt(data, exact=self.exact, marks=tuple(marks))
+        prompt = Prompt(data, exact=self.exact, marks=tuple(marks) if marked else ())
         chain = BlockHasher(b"secret").chain(prompt, model, "")
         size = len(data) // 4
         line = RecordedRequest(
@@ -144,7 +147,8 @@ def test_a_pause_is_known_only_where_the_answer_was_seen_to_its_end(recording, o
     question, answer, more = numbered(1, 100), numbered(2, 50), numbered(3, 30)
     recording.asked(10.0, question, outcome=outcome, first=0.5, end=0.5, stream=True)
     recording.asked(20.0, question, answer, more)
-    _, second = read_file(recording.part(), strict=True).calls
+    first, second = read_file(recording.part(), strict=True).calls
+    assert tokens_in(first.response) == 50  # as the next prompt has it
     # Of the 9.5 seconds most may have gone by while the answer was generated.
     assert (second.after, second.at, second.think) == (0, 10.0, 0.0)
 
@@ -162,7 +166,8 @@ def test_an_answer_that_is_not_said_again_is_nobody_elses(recording):
     assert second.after == 0
     assert tokens_in(first.response) == 500
     tokens = {run.token for run in second.prompt}
-    assert not tokens & {run.token for run in first.response}
+    for each in (first, second):
+        assert not tokens & {run.token for run in each.response}
 
 
 def test_who_came_before_the_answer_goes_on_with_nobody(recording):
@@ -170,6 +175,24 @@ def test_who_came_before_the_answer_goes_on_with_nobody(recording):
     recording.asked(0.0, question, generated=5, end=9.0)
     recording.asked(1.0, question, numbered(2, 5), numbered(3, 5), generated=5)
     assert [call.after for call in read_file(recording.part(), strict=True).calls] == [None, None]
+
+
+def test_who_shares_no_more_than_a_system_prompt_goes_on_with_nobody(recording):
+    system = numbered(1, 64)
+    recording.asked(0.0, system, numbered(2, 5), generated=5)
+    recording.asked(5.0, system, numbered(3, 7), numbered(4, 20), generated=5)
+    assert [call.after for call in read_file(recording.part(), strict=True).calls] == [None, None]
+
+
+@pytest.mark.parametrize("marked", [True, False])  # of a chat, or of a completion
+def test_what_begins_like_an_earlier_prompt_goes_on_with_the_last_such(recording, marked):
+    text, answer = numbered(1, 64), numbered(2, 16)
+    recording.asked(0.0, text, generated=16, marked=marked)
+    recording.asked(5.0, text, answer, numbered(3, 5), generated=1, marked=marked)
+    recording.asked(5.5, text, generated=16, marked=marked)
+    recording.asked(8.0, text, answer, numbered(4, 5), generated=1, marked=marked)
+    calls = read_file(recording.part(), strict=True).calls
+    assert [call.after for call in calls] == [None, 0, None, 2]
 
 
 def test_lengths_that_were_not_seen_are_those_of_others(recording):

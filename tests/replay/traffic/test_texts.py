@@ -94,12 +94,13 @@ def test_a_chat_that_quotes_another_goes_on_with_it(tmp_path):
     path = lines(
         tmp_path,
         chat(100, SYSTEM, QUESTION, max_tokens=20, user="me"),
+        {"timestamp": 101, "request": {"prompt": [1, 2, 3], "max_tokens": 9}},
         chat(103, SYSTEM, MORE, answer="?"),
         chat(104.5, SYSTEM, QUESTION, ANSWER, MORE, answer="Rome"),
     )
-    first, other, later = read(path, strict=True).calls
-    assert [call.at for call in (first, other, later)] == [0, 3, 4.5]
-    assert (first.after, other.after, later.after) == (None, None, 0)
+    first, tokens, other, later = calls = read(path, strict=True).calls
+    assert [call.at for call in calls] == [0, 1, 3, 4.5]
+    assert (first.after, tokens.after, other.after, later.after) == (None, None, None, 0)
     assert first.session == later.session != other.session
     assert (first.max_tokens, first.tenant) == (20, "me")
     # What was said is a prefix of what is said next, the role before the answer included.

@@ -55,7 +55,8 @@ _NOT_EXTRA = frozenset(
     )
 )
 """Fields of content parts that vLLM does not pass to templates; all others are passed."""
-_BILLING = "x-anthropic-billing-header"
+BILLING = "x-anthropic-billing-header"
+"""What Claude Code's attribution begins with; vLLM leaves it out."""
 _UNSET = (None, "auto")
 _CALL_ORDER = ("id", "function", "type")
 _FUNCTION_ORDER = ("arguments", "name")
@@ -111,7 +112,7 @@ def _without_billing(parts: Iterable[Any]) -> Iterable[Any]:
     # prompt that keeps it misses the prefix cache.
     for part in parts:
         text = part if isinstance(part, str) else part.get("text") if _is_text(part) else None
-        if not (isinstance(text, str) and text.startswith(_BILLING)):
+        if not (isinstance(text, str) and text.startswith(BILLING)):
             yield part
         elif rest := text.partition("\n")[2]:
             yield rest if isinstance(part, str) else {**part, "text": rest}

@@ -71,7 +71,8 @@ def read_folder(
     tokenizer = _tokenizer(file)
     apply_class(tokenizer, config, model)
     _complete(tokenizer, config, special)
-    template, missing = _template(file.parent, config, template_path, special, defaults)
+    texts, missing = _texts(file.parent, config, model, template_path)
+    template = ChatTemplate(texts, special, defaults) if texts else None
     source = "" if template is None else "".join([*_probes(template), *template.texts.values()])
     added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
     cuts = [token for token in added if token in source or token in special.values()]
@@ -112,23 +113,16 @@ def _added(token: Token) -> AddedToken:
     return AddedToken(**flags)
 
 
-def _template(
-    folder: Path,
-    config: TokenizerConfig,
-    given: Path | None,
-    special: Mapping[str, str],
-    defaults: Mapping[str, Any] | None,
-) -> tuple[ChatTemplate | None, str]:
-    """Return the template; or None, and the reason."""
-    model = read_json(folder / "config.json", ModelConfig).model_type
+def _texts(
+    folder: Path, config: TokenizerConfig, model: str, given: Path | None
+) -> tuple[dict[str, str], str]:
+    """Return the texts of templates by name; and why there are none, if there are none."""
     if given is None and model in _OTHER_RENDERERS:
-        return None, f"chats of `{model}` are not rendered by a template"
+        return {}, f"chats of `{model}` are not rendered by a template"
     if given is None and any(folder.glob("tekken.json")):
-        return None, "chats of Mistral's own tokenizer are not rendered by a template"
+        return {}, "chats of Mistral's own tokenizer are not rendered by a template"
     sources = {"default": _text(given)} if given else dict(_sources(folder, config))
-    if not sources:
-        return None, "there is no chat template"
-    return ChatTemplate(sources, special, defaults), ""
+    return sources, "there is no chat template"
 
 
 def _text(path: Path) -> str:

@@ -102,12 +102,8 @@ def _completions(
     body: Mapping[str, Any], request: InferenceRequest, folder: ModelFolder
 ) -> PromptPlan:
     prompt = body.get("prompt")
-    items = [prompt] if isinstance(prompt, str) else prompt
+    items = prompt if isinstance(prompt, list) else [prompt]
     special = bool(body.get("add_special_tokens", True))
-    if not isinstance(items, list):
-        raise TextFallback(FallbackCause.MALFORMED, "there is no prompt")
-    if items and isinstance(items[0], int):
-        return request.prompts
     if len(items) != len(request.prompts):
         raise TextFallback(FallbackCause.MALFORMED, "a prompt is neither text nor token ids")
     return [

@@ -98,7 +98,6 @@ class _Source:
 
     def __init__(self, text: str) -> None:
         environment = _environment()
-        self.text = text
         self.compiled = environment.from_string(text)
         self.content_format = content_format(environment.parse(text))
         self.knows_developers = '"developer"' in text or "'developer'" in text
@@ -107,7 +106,7 @@ class _Source:
 class ChatTemplate:
     """A model's chat template.
 
-    `sources` are its texts by name (`default`, `tool_use`); `special` the special tokens that
+    `texts` are its sources by name (`default`, `tool_use`); `special` the special tokens that
     templates refer to (`bos_token`, ...); `defaults` the variables that the server sets unless a
     client does (vLLM's `--default-chat-template-kwargs`). Raises `ConfigError` for a malformed
     template.
@@ -115,21 +114,17 @@ class ChatTemplate:
 
     def __init__(
         self,
-        sources: Mapping[str, str],
+        texts: Mapping[str, str],
         special: Mapping[str, str],
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
+        self.texts = texts
         self._special = dict(special)
         self._defaults = dict(defaults or {})
         try:
-            self._sources = {name: _Source(text) for name, text in sources.items()}
+            self._sources = {name: _Source(text) for name, text in texts.items()}
         except (TemplateError, RecursionError) as error:
             raise ConfigError(f"the chat template is malformed: {error}") from error
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        """The texts of the templates by name."""
-        return {name: source.text for name, source in self._sources.items()}
 
     def render(self, body: Mapping[str, Any]) -> str:
         """Return a chat request's body as text. Raises `TextFallback` if it cannot be rendered."""

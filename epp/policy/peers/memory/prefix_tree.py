@@ -3,9 +3,9 @@
 Follows the tree of sglang-router 0.3.2 (`policies/tree.rs`), which smg and vllm-router have too:
 
 - a prompt is inserted for one endpoint, which then has every node on its way (`insert`);
-- a prompt matches as far as any endpoint has it. The match names one endpoint: the one that its
-  last node was created for, or if that has lost the node any other that has it
-  (`prefix_match_with_counts`, `last_tenant`), and not the least loaded of those that have it;
+- a prompt matches as far as any endpoint has it. The match names one endpoint: of those that have
+  its last node the one that has had it for the longest, which is the one that it was created for
+  as long as that has it (`prefix_match_with_counts`, `last_tenant`), and not the least loaded;
 - an endpoint's nodes are evicted from the leaves up: the least recently inserted prompts first; a
   node where no prompt ends goes with the last prompt below it (`evict_tenant_by_size`).
 
@@ -17,7 +17,7 @@ few with every insertion.
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,14 +27,13 @@ from epp.model.prompts.hashing import BlockHash
 
 
 class PrefixFound(NamedTuple):
-    """The longest known prefix: its length, the endpoint that it names, and all that have it.
+    """The longest known prefix: its length, and the endpoints that have it.
 
-    Without a prefix there is no endpoint.
+    The first one is the one that it names. Without a prefix there is none.
     """
 
     length: int
-    endpoint: EndpointId | None
-    endpoints: Collection[EndpointId]
+    endpoints: Sequence[EndpointId]
 
 
 _SWEPT = 16
@@ -56,23 +55,18 @@ class Tenant(msgspec.Struct, eq=False):
 class PrefixNode:
     """A run of blocks, with the length of a prompt at the end of each; the root has none.
 
-    `tenants` are the endpoints that have it, each with the number of its children that they have
-    too. `first` is the one that it was created for.
+    `tenants` are the endpoints that have it, in the order in which they got it, each with the
+    number of its children that they have too.
     """
 
-    __slots__ = ("above", "children", "ends", "first", "hashes", "tenants")
+    __slots__ = ("above", "children", "ends", "hashes", "tenants")
 
     def __init__(
-        self,
-        above: "PrefixNode | None",
-        hashes: Sequence[BlockHash],
-        ends: Sequence[int],
-        first: Tenant | None,
+        self, above: "PrefixNode | None", hashes: Sequence[BlockHash], ends: Sequence[int]
     ) -> None:
         self.above = above or self
         self.hashes = hashes
         self.ends = ends
-        self.first = first
         self.tenants: dict[Tenant, int] = {}
         self.children: dict[BlockHash, PrefixNode] = {}
 
@@ -101,7 +95,7 @@ class PrefixTree:
     """Prompts by endpoint, as the hashes of their blocks and where each ends."""
 
     def __init__(self) -> None:
-        self._root = PrefixNode(None, (), (), None)
+        self._root = PrefixNode(None, (), ())
         self._tenants: dict[EndpointId, Tenant] = {}
         self._gone: deque[Tenant] = deque()
 
@@ -127,13 +121,7 @@ class PrefixTree:
             node, common = child, child.common(hashes, at)
             at += common
             length = child.ends[common - 1]
-            if common < len(child.hashes):
-                break
-        if node is self._root:
-            return PrefixFound(0, None, ())
-        endpoints, first = node.endpoints, node.first
-        named = first.endpoint if first in node.tenants and first is not None else None
-        return PrefixFound(length, endpoints[0] if named is None else named, endpoints)
+        return PrefixFound(length, node.endpoints)
 
     def blocks(self, hashes: Sequence[BlockHash], endpoint: EndpointId) -> int:
         """Return how many leading blocks of a prompt an endpoint has."""
@@ -154,13 +142,11 @@ class PrefixTree:
         while at < len(hashes):
             child = node.children.get(hashes[at])
             if child is None:
-                child = PrefixNode(node, hashes[at:], ends[at:], tenant)
+                child = PrefixNode(node, hashes[at:], ends[at:])
                 node.children[hashes[at]] = child
             elif (common := child.common(hashes, at)) < len(child.hashes):
                 child = _split(child, common)
             if tenant not in child.tenants:
-                if self._gone and not child.endpoints:
-                    child.first = tenant
                 child.tenants[tenant] = 0
                 tenant.length += child.length
                 if node is not self._root:
@@ -226,7 +212,7 @@ class PrefixTree:
 def _split(node: PrefixNode, length: int) -> PrefixNode:
     """Put the first `length` blocks of a node into one of their own above it; return that."""
     above = node.above
-    upper = PrefixNode(above, node.hashes[:length], node.ends[:length], node.first)
+    upper = PrefixNode(above, node.hashes[:length], node.ends[:length])
     upper.tenants = dict.fromkeys(node.tenants, 1)
     above.children[node.hashes[0]] = upper
     node.above, node.hashes, node.ends = upper, node.hashes[length:], node.ends[length:]

@@ -3,6 +3,7 @@
 import pytest
 
 from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from epp.policy.peers.memory.responses import Responses
@@ -65,22 +66,47 @@ def test_less_is_told_where_less_was_seen(events, seen):
     assert log.seen == seen
 
 
-def test_nothing_is_told_of_guesses_and_of_what_is_unknown():
+@pytest.mark.parametrize(
+    ("events", "seen"),
+    [
+        ([Unobserved(R1)], []),
+        ([FirstToken(R1), Unobserved(R1, begun=True)], [(POD, 1)]),
+    ],
+)
+def test_nothing_is_told_of_guesses_and_of_what_is_unknown(events, seen):
     log = Log()
     log.rig.send("pod-0", "r1")
-    log.after(1, Unobserved(R1))
+    for event in events:
+        log.after(1, event)
     log.after(1000, FirstToken(RequestId("unknown")))  # by when all of r1 was guessed
     log.after(1, Finished(RequestId("unknown"), None, 5))
     assert R1 not in log.rig.fleet.in_flight
-    assert log.seen == []
+    assert log.seen == seen
     assert len(log.responses) == 0
 
 
-def test_a_request_that_is_sent_again_starts_anew():
+@pytest.mark.parametrize(
+    ("event", "seen", "left"),
+    [(FirstToken(R1), [(POD, 1)], 1), (Finished(R1, None, 5), [(POD, 5, None)], 0)],
+)
+def test_a_request_that_is_sent_again_starts_anew(event, seen, left):
     log = Log()
     log.rig.send("pod-1", "r1")
     log.after(3, FirstToken(R1))
     log.rig.send("pod-0", "r1")
-    log.after(1, FirstToken(R1))
-    assert log.seen[1:] == [(POD, 1)]
-    assert len(log.responses) == 1
+    log.after(1, event)
+    assert log.seen[1:] == seen
+    assert len(log.responses) == left
+
+
+def test_responses_of_what_is_gone_are_forgotten_and_others_are_not():
+    log = Log()
+    for name, request in (("pod-0", "r1"), ("pod-1", "r2"), ("pod-0", "r3"), ("pod-1", "r4")):
+        log.rig.send(name, request)
+    for begun in ("r1", "r2"):
+        log.after(1, FirstToken(RequestId(begun)))
+    log.after(1, EndpointRemoved(EndpointId("default/pod-1")))
+    assert len(log.responses) == 2
+    log.after(1, Finished(R1, None, 3))
+    log.after(1, FirstToken(RequestId("r3")))
+    assert log.seen[2:] == [(POD, 3, 1.5), (POD, 5)]

@@ -109,3 +109,7 @@ def test_a_block_lives_as_long_as_it_was_sent_to_anybody():
     shelf.rig.now += 50
     assert shelf.match("aa") == {}
     assert len(shelf.sent) == 0
+    shelf.send(("aa", "pod-0"))
+    shelf.rig.now += 61
+    shelf.send(("aa", "pod-1"))  # of which nobody has asked before
+    assert shelf.match("aa") == {"pod-1": 2}
