@@ -94,7 +94,7 @@ async def test_what_a_worker_says_waits_until_its_start_is_over():
 
 
 @pytest.mark.parametrize("unread", [False, True])
-async def test_a_worker_hears_that_the_process_is_gone(unread):
+async def test_a_worker_notices_that_the_process_is_gone(unread):
     async with paired() as pair:
         pair.open()
         if unread:

@@ -173,17 +173,23 @@ async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():
         assert held(other)["default/pod-0"] == set()
 
 
+def apart(one, other):
+    """Have each see what the other does not; return what both hold together of pod-0."""
+    for each, seed in ((one, "left"), (other, "right")):
+        unheard(each)
+        serve_many(each, seed=seed)
+        heard(each)
+    return held(one)["default/pod-0"] | held(other)["default/pod-0"]
+
+
 async def test_both_sides_of_a_partition_come_together():
     """What each saw alone, both know after the digests went round twice."""
     async with two() as (one, other):
         await settled(one, other)
-        for each, seed in ((one, "left"), (other, "right")):
-            unheard(each)
-            serve_many(each, seed=seed)
-            heard(each)
+        both = apart(one, other)
+        for each in (one, other):
             (peer,) = peers(each)
             peer.losses += 1
-        both = held(one)["default/pod-0"] | held(other)["default/pod-0"]
         await compare(one, other)
         await until(lambda: both in (held(one)["default/pod-0"], held(other)["default/pod-0"]))
         await compare(one, other)
@@ -208,12 +214,7 @@ async def test_who_starts_from_one_of_two_takes_nothing_from_the_other():
     """They differ still, as they do just after both settle, and it owns an endpoint at once."""
     async with two() as (one, other):
         await settled(one, other)
-        for each, seed in ((one, "left"), (other, "right")):
-            unheard(each)
-            serve_many(each, seed=seed)
-            heard(each)
-        pod = one.pod("pod-0").endpoint.id
-        both = held(one)[pod] | held(other)[pod]
+        pod, both = one.pod("pod-0").endpoint.id, apart(one, other)
         known = [each.replicas._writer.own for each in (one, other)]
         fresh = Started(one.port, other.port)
         while owner_of(pod, [own := fresh.replicas._writer.own, *known]) != own:

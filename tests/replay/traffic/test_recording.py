@@ -49,7 +49,7 @@ class Recording:
         self.header = msgspec.structs.replace(self.header, part=self.header.part + 1)
 
     def asked(self, at, *messages, tokens=0, generated=None, model="m", marked=True, **more):
-        """Record a request: messages are tokens, or text of so many tokens.
+        """Record a request: messages are token ids, or texts as bytes.
 
         The ends of messages are known if `marked`, as in a chat.
         """
