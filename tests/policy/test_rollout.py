@@ -207,6 +207,8 @@ def test_responses_say_which_revision_served():
     assert dict(told) == {"x-revision": "A", "x-slice": "7"}
     other = Target(pool.rig.pod("B-decode-0").endpoint.target)
     assert dict(pool.screener.response_headers(request(), decision, other))["x-revision"] == "B"
+    pool.rig.apply(EndpointUpserted(endpoint("B-decode-0", "10.9.9.9")))
+    assert dict(pool.screener.response_headers(request(), decision, other))["x-revision"] == "A"
     pool.rig.apply(EndpointUpserted(endpoint("of no revision", "10.8.8.8")))
     assert pool.screener.response_headers(request(), decision, Target("10.8.8.8:8000")) == ()
 

@@ -147,13 +147,17 @@ class Rollout:
     def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
         """Follow endpoints that come, change and go."""
         if isinstance(event, EndpointUpserted):
+            self._forget(event.endpoint.id)  # its address may have changed
             self._endpoints[event.endpoint.id] = event.endpoint
             self._targets[event.endpoint.target] = event.endpoint
         elif isinstance(event, EndpointRemoved):
-            gone = self._endpoints.pop(event.endpoint_id, None)
-            if gone is not None and self._targets.get(gone.target) == gone:
-                del self._targets[gone.target]
+            self._forget(event.endpoint_id)
         self._weights = None
+
+    def _forget(self, endpoint_id: EndpointId) -> None:
+        gone = self._endpoints.pop(endpoint_id, None)
+        if gone is not None and self._targets.get(gone.target) == gone:
+            del self._targets[gone.target]
 
     def dump_state(self) -> dict[str, object]:
         """Return the weights of the revisions."""
