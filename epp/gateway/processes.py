@@ -203,16 +203,20 @@ async def spawn(
     reading, writing = os.pipe()
     stdout = os.fdopen(reading, "rb", 0)
     # The log is appended to: the copy of stdout goes to the same file.
-    with os.fdopen(writing, "wb", 0) as end, log_path.open("ab") as log:
-        child = await asyncio.create_subprocess_exec(
-            *launcher,
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=end,
-            stderr=log,
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
+    try:
+        with os.fdopen(writing, "wb", 0) as end, log_path.open("ab") as log:
+            child = await asyncio.create_subprocess_exec(
+                *launcher,
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=end,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+    except BaseException:
+        stdout.close()
+        raise
     return Process(name, child, stdout, log_path)
 
 

@@ -134,6 +134,13 @@ async def test_a_death_is_told_while_its_own_children_still_run(tmp_path):
     await process.stop()
 
 
+async def test_a_child_that_cannot_be_started_leaves_nothing_open(tmp_path):
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
+    with pytest.raises(FileNotFoundError):
+        await spawn("lost", python(""), log_dir=tmp_path / "missing")
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - as above
+
+
 async def test_a_death_before_the_ready_line_is_told(tmp_path):
     process = await spawn("mute", python("print('hello')"), log_dir=tmp_path)
     with pytest.raises(ProcessDied, match=r"(?s)mute ended with exit code 0.*hello"):
