@@ -9,10 +9,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -362,22 +360,20 @@ def test_what_a_full_disk_refused_no_longer_waits_for_it(tmp_path):
     assert recorder._writer.blocks_taken == recorder._blocks_put > 9
 
 
-def test_recording_goes_on_after_its_file_is_lost(settings):
+def test_recording_goes_on_after_its_file_is_lost(settings, monkeypatch):
     """As on NFS, where a file that another replica removes is stale."""
-    recorder = Recorder(settings, lambda: 0.5)
-    traffic = Traffic(recorder)
-    recorder.start()
-    traffic.pass_by("before")
-    while not dict(recorder.counts)["written"]:
-        time.sleep(0.01)
-    (part,) = settings.folder.iterdir()
-    opened = Path("/proc/self/fd")
-    (number,) = (each.name for each in opened.iterdir() if os.path.realpath(each) == str(part))
-    os.close(int(number))
-    traffic.pass_by("lost")
-    traffic.pass_by("after")
-    recorder.stop()
+    looked_at, looks = os.fstat, count()
+
+    def stale_at_first(number):
+        if next(looks) == 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return looked_at(number)
+
+    monkeypatch.setattr(os, "fstat", stale_at_first)
+    with capture_logs() as logs:
+        recorder = recorded(settings, "lost", "after", "that")
     assert dict(recorder.counts) == {"written": 2, "dropped": 0, "failed": 1}
+    assert [each["error"] for each in logs if "error" in each] == ["Stale file handle"]
 
 
 def test_endpoints_that_came_while_nothing_could_be_written_are_in_the_next_part(tmp_path):

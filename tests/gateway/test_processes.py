@@ -8,6 +8,7 @@ import pytest
 
 from epp.gateway.processes import ProcessDied, free_port, spawn
 
+# Programs live ten minutes unless they are ended, so none outlives a test that fails for long.
 FAMILY = """
 import json, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

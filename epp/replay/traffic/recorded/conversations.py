@@ -108,9 +108,10 @@ class Conversations:
             if each.request.generated_tokens and each.request.outcome == Outcome.COMPLETED.value
         )
         self._before = list(self._continued())
-        self._next: dict[int | None, int] = {}
+        self._next: dict[int, int] = {}
         for number, before in enumerate(self._before):
-            self._next.setdefault(before, number)
+            if before is not None:
+                self._next.setdefault(before, number)
 
     def calls(self, budget: Budget) -> list[Call]:
         """Return all calls, in order of time. Raises `ConfigError`."""
@@ -144,7 +145,8 @@ class Conversations:
         ends: dict[int, _Ends] = {}
         for number, each in enumerate(self._asked):
             yield self._earlier(each, ends)
-            ends.setdefault(each.block, _Ends()).add(number, each)
+            if each.block != ROOT:
+                ends.setdefault(each.block, _Ends()).add(number, each)
 
     def _earlier(self, each: Asked, ends: dict[int, "_Ends"]) -> int | None:
         for node in self._tree.path(each.block):
