@@ -94,7 +94,7 @@ images-check: ## run the container files' steps in a clean Debian root (needs ro
 counts: setup ## instructions of a request held against those that are kept (KEEP=1 keeps what is counted): a minute
 	@$(BIN)/python -m bench.exchange.counts $(if $(KEEP),--keep)
 
-adversary: setup ## attacks on the picker, each with bounds on what others feel: ten minutes a transport (ONLY=ROW, TRANSPORT=both)
+adversary: setup ## attacks on the picker, each with bounds on what others feel: ten minutes a transport (ONLY=GROUP, TRANSPORT=both)
 	@$(BIN)/python -m bench adversary --transport $(or $(TRANSPORT),native) $(addprefix --only ,$(ONLY))
 
 demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft

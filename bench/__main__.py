@@ -18,6 +18,7 @@ from bench import docs, table
 from bench.accuracy.benchmark import measure as measure_accuracy
 from bench.accuracy.engines import ENGINES
 from bench.accuracy.identities import Identity
+from bench.adversary.attack import Group
 from bench.adversary.benchmark import measure as measure_adversary
 from bench.exchange.benchmark import fault as exchange_fault
 from bench.exchange.benchmark import measure as measure_exchange
@@ -282,7 +283,7 @@ def _command(name: str, asked: argparse.Namespace) -> str:
     if name == "exchange" and asked.against:
         words.append(f"--against {asked.against}")
     if name in {"adversary", "published"}:
-        words += [f"--only {shlex.quote(row)}" for row in asked.only]
+        words += [f"--only {shlex.quote(each)}" for each in asked.only]
     if name == "adversary" and asked.transport != _DEFAULT_TRANSPORT:
         words.append(f"--transport {asked.transport}")
     return " ".join([*words, *(["--quick"] if asked.quick else [])])
@@ -353,10 +354,10 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         action="append",
         default=[],
-        metavar="ROW",
+        metavar="NAME",
         help=(
-            "adversary: attacks of a group, or by name (`body-*`); published: a row;"
-            " may be repeated"
+            f"adversary: attacks of a group ({', '.join(get_args(Group))}), or by name (`body-*`);"
+            " published: a row; may be repeated"
         ),
     )
     parser.add_argument(

@@ -47,7 +47,7 @@ class Child:
         self._process.stdin.write(line + b"\n")
 
     async def answer(self) -> bytes:
-        """Return the next line of its stdout. Raises `MeasurementFailed` where there is none."""
+        """Return the next line of its stdout. Raises `MeasurementFailed` if it has ended."""
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
@@ -56,7 +56,7 @@ class Child:
 
 
 async def printed(module: str, kind: type[T], **variables: str) -> T:
-    """Return what `python -m MODULE` prints, as JSON. Raises `MeasurementFailed` where it fails."""
+    """Return what `python -m MODULE` prints, as JSON. Raises `MeasurementFailed` if it fails."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),
         env=os.environ | variables,

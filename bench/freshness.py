@@ -38,8 +38,7 @@ def _every(seconds: float, policy: Policy, *, as_reported: bool = False) -> Poli
 
 
 _LINEAR = replace(NAMED["linear"], flow=None)
-"""With which each request is sent when it comes: by what is known then."""
-
+"""`linear` without flow control: each request is sent as soon as it comes."""
 
 VARIANTS: Mapping[str, tuple[str, Policy]] = {
     "linear_1s": ("linear, reports every 1 s", _every(1.0, _LINEAR)),
@@ -110,4 +109,4 @@ def _ratios(means: Mapping[str, tuple[float, ...]]) -> list[Figure]:
 def _trace_at(place: Path | None) -> Path:
     if place is None:
         raise ConfigError(f"freshness replays a trace: --trace PATH of {mooncake.NAME}")
-    return place / mooncake.NAME if place.is_dir() else place
+    return mooncake.file_at(place)

@@ -14,7 +14,7 @@ from epp.protocol.extproc.observation import Observation
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """`quick`: fewer repetitions of the same work. `records` is a file for every single result.
 
-    `only` and `transports` are for `adversary`: rows or names of attacks, none for all of them,
+    `only` and `transports` are for `adversary`: groups or names of attacks, none for all of them,
     and transports to attack. `only` of `published` are its rows. The rest is for `accuracy`.
 
     `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.

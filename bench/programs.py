@@ -265,7 +265,7 @@ def _cpu_seconds(processes: Sequence[Process]) -> float:
 
 
 async def _ready(url: str, model: str, seconds: float) -> None:
-    """Wait until a short chat is answered. Raises `MeasurementFailed` where none is."""
+    """Wait until a short chat is answered. Raises `MeasurementFailed` if none is."""
     asked = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
     loop = asyncio.get_running_loop()
     end, status = loop.time() + seconds, 0

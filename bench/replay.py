@@ -62,10 +62,10 @@ async def measure(progress: Progress, options: Options) -> Report:
 
 
 async def _run_figures(place: Path | None, rounds: int) -> list[Figure]:
-    """Measure runs of the default policy. Raises `ConfigError` where there is no such trace."""
+    """Measure runs of the default policy. Raises `ConfigError` if there is no such trace."""
     source = WORKLOAD
     if place is not None:
-        source = str(place / mooncake.NAME if place.is_dir() else place)
+        source = str(mooncake.file_at(place))
     traffic = Traffic(source=source, requests=REQUESTS)
     loop = asyncio.get_running_loop()
     measured = []

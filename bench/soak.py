@@ -35,7 +35,7 @@ Sample = tuple[float, float]
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Send them. Raises `MeasurementFailed` where one was not answered with 200."""
+    """Send them. Raises `MeasurementFailed` if one was not answered with 200."""
     count = QUICK_REQUESTS if options.quick else REQUESTS
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         async with running(Path(name), _PODS) as stack:

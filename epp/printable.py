@@ -1,6 +1,10 @@
 """Text of others, for a terminal or a log that people read."""
 
 import json
+import re
+from typing import Final
+
+_USER: Final = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 
 
 def printable(text: str, most: int | None = None) -> str:
@@ -21,3 +25,8 @@ def printable(text: str, most: int | None = None) -> str:
 def printable_lines(text: str) -> str:
     """Return the lines of a text, each printable; those of values are to be printable before."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def without_user(url: str) -> str:
+    """Return a URL with `...` in place of a user and a password."""
+    return _USER.sub(r"\1...@", url)

@@ -61,7 +61,7 @@ PROMPTS = {
 }
 IMAGE = '{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":%s,"length":%s}]}}'
 FIELDS = {
-    **dict.fromkeys(("stream", "user", "cache_salt", "extra_key", "priority", "temperature"), "%s"),
+    **dict.fromkeys(("stream", "cache_salt", "extra_key", "priority", "temperature"), "%s"),
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "n"), "%s"),
     **dict.fromkeys(("sampling_params", "features", "prompt_embeds", "input_embeds"), "%s"),
     "sampling_params ": '{"max_tokens":%s}',
@@ -95,9 +95,8 @@ def check_parsed(parsed):
     assert parsed.max_tokens is None or 1 <= parsed.max_tokens <= MAX_TOKENS
     assert type(parsed.max_tokens) in {int, type(None)}
     assert type(parsed.stream) is bool
-    assert type(parsed.user) is type(parsed.cache_salt) is type(parsed.model) is str
+    assert type(parsed.cache_salt) is type(parsed.model) is str
     parsed.cache_salt.encode()
-    parsed.user.encode()
 
 
 @pytest.mark.parametrize("api", PROMPTS)

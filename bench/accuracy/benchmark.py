@@ -79,7 +79,7 @@ class _Results:
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Measure everything. Raises `Refused` where a request was not answered."""
+    """Measure everything. Raises `Refused` if a request was not answered."""
     name = options.engine or ("vllm" if is_installed() else "simulator")
     engine = None if name == "none" else ENGINES[name]
     if engine is None and options.traces is None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from epp.demo.pools import flat
 from epp.errors import ConfigError
 from epp.gateway.processes import Process, spawn
 
@@ -99,7 +100,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     def _simulator(self, ports: Ports) -> tuple[str, ...]:
         flags = _SHARED | {"--port": ports.http, "--num-gpu-blocks-override": BLOCKS}
-        return (sys.executable, "-m", "model_server.simulator", *_flat(flags))
+        return (sys.executable, "-m", "model_server.simulator", *flat(flags))
 
     def _vllm(self, ports: Ports) -> tuple[str, ...]:
         flags = _SHARED | {
@@ -115,7 +116,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
             "replay_endpoint": f"tcp://127.0.0.1:{ports.replay}",
             "topic": f"kv@{ports.target}@{MODEL}",
         }
-        launch = (sys.executable, "-m", "model_server.launch", str(self.folder), *_flat(flags))
+        launch = (sys.executable, "-m", "model_server.launch", str(self.folder), *flat(flags))
         return (*launch, "--", "--kv-events-config", json.dumps(events))
 
 
@@ -123,7 +124,3 @@ ENGINES: dict[EngineName, Engine] = {
     "vllm": Engine(name="vllm", title="real vLLM on the CPU", start_seconds=300.0, grace=15.0),
     "simulator": Engine(name="simulator", title="simulated servers", start_seconds=30.0, grace=1.0),
 }
-
-
-def _flat(flags: dict[str, object]) -> tuple[str, ...]:
-    return tuple(text for name, value in flags.items() for text in (name, str(value)))

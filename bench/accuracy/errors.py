@@ -26,7 +26,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def errors(guesses: Sequence[Guess], block: int) -> Errors:
-    """Sum up. Raises ValueError where there is nothing to sum up."""
+    """Sum up. Raises ValueError if there is nothing to sum up."""
     prompt = sum(guess.prompt for guess in guesses)
     if not prompt:
         raise ValueError("no request said what was cached")

@@ -17,11 +17,9 @@ import msgspec
 from model_server.simulator.tokenizer import Tokenizer
 
 from bench.accuracy.trace import Call, Content, Trace, decompressed
-from epp.replay.traffic.lmcache import message_ends
+from epp.replay.traffic.lmcache import LONGEST_THINK, SESSIONS_PER_SECOND, message_ends
 
 NAME = "lmcache_agent_trace.tar.zst"
-SESSIONS_PER_SECOND = 0.2
-LONGEST_THINK = 11.0  # the 90th percentile of the pauses, by the routing study
 PODS, BLOCKS = 2, 4_096
 
 

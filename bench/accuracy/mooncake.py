@@ -51,6 +51,11 @@ def _drawn(token: int, count: int) -> "array[int]":
     return array("I", array("H", random.Random(f"block {token}").randbytes(2 * even))[:count])
 
 
+def file_at(place: Path) -> Path:
+    """Return the trace at a path, or in a folder."""
+    return place / NAME if place.is_dir() else place
+
+
 def read(path: Path, count: int | None = None) -> Trace:
     """Read the first `count` requests. Raises `ConfigError`."""
     book = Book()

@@ -52,7 +52,7 @@ class Servers:
         await asyncio.gather(*stops)
 
     async def reset(self, *servers: Ports) -> None:
-        """Empty caches once nobody uses them. Raises `TimeoutError` where somebody stays."""
+        """Empty caches once nobody uses them. Raises `TimeoutError` if somebody stays."""
         async with asyncio.timeout(_RESET_SECONDS):
             for target in [ports.target for ports in servers]:
                 while not (await self._post(target, "/reset_prefix_cache"))["success"]:

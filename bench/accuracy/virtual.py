@@ -31,7 +31,7 @@ class Pods:
         self._tell = tell
 
     def submit(self, target: str, request: Request) -> None:
-        """Queue a request. Raises ValueError where it could never fit."""
+        """Queue a request. Raises ValueError if it could never fit."""
         self._engines[target].add(request)
         if target not in self._working:
             self._working.add(target)

@@ -95,27 +95,27 @@ RENDERED: dict[str, Callable[[], Answer]] = {
 _PAUSE_S = 40.0
 
 
-async def _rendered(field: Ground, make: Callable[[], Answer], pause: float = 0) -> int:
+async def _rendered(ground: Ground, make: Callable[[], Answer], pause: float = 0) -> int:
     """Requests whose tokens such a server makes."""
     chat = {"model": "m", "messages": [{"role": "user", "content": "hello " * 50}]}
     completion = {"model": "m", "prompt": "hello " * 50}
-    await _asks(field)
-    before = field.others.sent
-    field.others.says, field.others.pause = make(), pause
-    async with field.channel() as channel:
+    await _asks(ground)
+    before = ground.others.sent
+    ground.others.says, ground.others.pause = make(), pause
+    async with ground.channel() as channel:
         for _ in range(_REQUESTS // 4):
             pairs = ((CHAT, chat), (COMPLETIONS, completion)) * 2
             await asyncio.gather(*(send(channel, to, json.dumps(it).encode()) for to, it in pairs))
-    field.others.says, field.others.pause = usual, 0
-    return field.others.sent - before
+    ground.others.says, ground.others.pause = usual, 0
+    return ground.others.sent - before
 
 
-async def _asks(field: Ground) -> None:
+async def _asks(ground: Ground) -> None:
     """Wait until the picker asks the server again, which paused after failures."""
-    field.others.says = usual
-    asked = field.others.asked
+    ground.others.says = usual
+    asked = ground.others.asked
     async with asyncio.timeout(_PAUSE_S):
-        while field.others.asked < asked + 10:
+        while ground.others.asked < asked + 10:
             await asyncio.sleep(0.1)
 
 
@@ -142,9 +142,9 @@ REVIEWED: dict[str, Callable[[], Answer]] = {
 }
 
 
-async def _read(field: Ground, token: str, path: str = "/metrics") -> int:
+async def _read(ground: Ground, token: str, path: str = "/metrics") -> int:
     limit = aiohttp.ClientTimeout(total=30)
-    url = f"http://127.0.0.1:{field.metrics_port}{path}"
+    url = f"http://127.0.0.1:{ground.metrics_port}{path}"
     headers = {"authorization": f"Bearer {token}"}
     with suppress(aiohttp.ClientError, TimeoutError):
         session = aiohttp.ClientSession(timeout=limit, headers=headers)
@@ -154,33 +154,33 @@ async def _read(field: Ground, token: str, path: str = "/metrics") -> int:
     return 0
 
 
-async def _reviewed(field: Ground, make: Callable[[], Answer], length: int = 20) -> int:
+async def _reviewed(ground: Ground, make: Callable[[], Answer], length: int = 20) -> int:
     """Readers with tokens of their own, many at once."""
-    before, attack = field.others.sent, secrets.token_hex(4)  # what was refused is remembered
-    field.others.says = _but(make())
+    before, attack = ground.others.sent, secrets.token_hex(4)  # what was refused is remembered
+    ground.others.says = _but(make())
 
     async def some(share: range) -> list[int]:
         tokens = (f"{attack}-{number}-".ljust(length, "x") for number in share)
-        return [await _read(field, token) for token in tokens]
+        return [await _read(ground, token) for token in tokens]
 
     shares = (range(start, _READS, _AT_ONCE) for start in range(_AT_ONCE))
     statuses = list(chain.from_iterable(await asyncio.gather(*map(some, shares))))
-    own = await _read(field, READER)
-    field.others.says = usual
+    own = await _read(ground, READER)
+    ground.others.says = usual
     if 200 in statuses or own != 200:
         raise BoundBroken(f"{statuses.count(200)} without rights were let in, the reader: {own}")
-    return field.others.sent - before + _READS * length
+    return ground.others.sent - before + _READS * length
 
 
 def attacks() -> Iterator[Attack]:
     """Render servers, then those who review. A render waits for the server's timeout, at most."""
     worst = WORST_MS + 1e3 * RENDER_S
-    rendered = partial(Attack, row="more", setting=_RENDER, seconds=80, worst_ms=worst)
+    rendered = partial(Attack, group="more", setting=_RENDER, seconds=80, worst_ms=worst)
     for name, render in RENDERED.items():
         yield rendered(name=f"render-{name}", strike=partial(_rendered, make=render))
     drips = partial(_rendered, make=lambda: _endless(_IDS, b"1,"), pause=0.05)
     yield rendered(name="render-drips", strike=drips)
-    reviewed = partial(Attack, row="more", setting=_REVIEW, seconds=90)
+    reviewed = partial(Attack, group="more", setting=_REVIEW, seconds=90)
     for name, review in REVIEWED.items():
         yield reviewed(name=f"review-{name}", strike=partial(_reviewed, make=review))
     long = partial(_reviewed, make=lambda: usual, length=30_000)

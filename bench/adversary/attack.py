@@ -18,7 +18,19 @@ REMAINS_MB = 128.0
 """Freed memory that glibc keeps (64 MiB, `epp.system.memory`), and caches that fill."""
 SETTLE_S = 10.0
 
-Row = Literal["1", "2", "3", "4", "5", "6", "8", "9", "10", "more"]
+Group = Literal[
+    "bodies",
+    "pages",
+    "tls",
+    "labels",
+    "uploads",
+    "endpoints-file",
+    "descriptors",
+    "frames",
+    "connections",
+    "responses",
+    "more",
+]
 Strike = Callable[[Ground], Awaitable[int]]
 """Attacks, and returns the bytes that it sent. Raises `BoundBroken`."""
 
@@ -28,13 +40,10 @@ class BoundBroken(Exception):
 
 
 class Attack(msgspec.Struct, frozen=True, kw_only=True):
-    """`seconds` is the longest it may go on. `row` is of issue 12's table.
-
-    `least_mb` may be taken whatever was sent.
-    """
+    """`seconds` is the longest it may go on. `least_mb` may be taken whatever was sent."""
 
     name: str
-    row: Row
+    group: Group
     strike: Strike
     setting: Setting = Setting()
     seconds: float = 15.0
@@ -47,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one attack. `broken` says every bound that was not kept, in words."""
 
     name: str
-    row: str
+    group: str
     transport: str
     worst_ms: float
     control_ms: float

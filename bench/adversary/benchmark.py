@@ -41,10 +41,10 @@ _COLUMNS = (
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Carry out what was asked for. Raises `MeasurementFailed` where that is nothing."""
+    """Carry out what was asked for. Raises `MeasurementFailed` if that is nothing."""
     chosen = [attack for attack in _all() if _wanted(attack, options.only)]
     if not chosen:
-        raise MeasurementFailed(f"no attack has the row or the name {', '.join(options.only)}")
+        raise MeasurementFailed(f"no attack has the group or the name {', '.join(options.only)}")
     found: list[Finding] = []
     grpc.aio.init_grpc_aio()  # its thread lives on: a forked child may collect its last object
     for transport in options.transports:
@@ -61,7 +61,7 @@ def _all() -> Iterator[Attack]:
 
 
 def _wanted(attack: Attack, only: Sequence[str]) -> bool:
-    return not only or any(each == attack.row or fnmatch(attack.name, each) for each in only)
+    return not only or any(each == attack.group or fnmatch(attack.name, each) for each in only)
 
 
 def _report(found: Sequence[Finding]) -> Report:
@@ -73,12 +73,12 @@ def _report(found: Sequence[Finding]) -> Report:
             value = len(finding.broken) if column == "broken" else getattr(finding, column)
             budget = Budget(most=0) if column == "broken" else None
             figures.append(single(key, says, unit, value, budget))
-        rows.append((f"{finding.row:>4} {name}", keys))
+        rows.append((f"{finding.group:<14} {name}", keys))
         notes += [f"{name}: {each}" for each in finding.broken]
     notes.append(
         f"Others may wait {WORST_MS:g} ms more than at the picker that was let be, err never;"
         " memory may grow by four times what was sent, 256 MiB at most."
     )
     titles = tuple(column for column, _, _ in _COLUMNS)
-    grid = Grid(title="row, attack", columns=titles, rows=tuple(rows))
+    grid = Grid(title="group, attack", columns=titles, rows=tuple(rows))
     return Report(name="adversary", figures=tuple(figures), notes=tuple(notes), grids=(grid,))

@@ -116,28 +116,28 @@ async def send(
     await asyncio.gather(taking, writing, return_exceptions=True)
 
 
-async def _strike(field: Ground, shape: Shape, size: int, mode: int) -> int:
-    return await strike(field, shape.path, shape.of(size), mode)
+async def _strike(ground: Ground, shape: Shape, size: int, mode: int) -> int:
+    return await strike(ground, shape.path, shape.of(size), mode)
 
 
-async def strike(field: Ground, path: str, data: bytes, mode: int) -> int:
+async def strike(ground: Ground, path: str, data: bytes, mode: int) -> int:
     """Send a body several times at once; the bytes of all."""
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         await asyncio.gather(*(send(channel, path, data, mode=mode) for _ in range(_AT_ONCE)))
     return _AT_ONCE * len(data)
 
 
-async def _tiny_pieces(field: Ground, count: int) -> int:
+async def _tiny_pieces(ground: Ground, count: int) -> int:
     """A body of one-byte pieces, with a hundred thousand messages around it."""
     data = SHAPES["roles"].of(count)
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         await asyncio.gather(*(send(channel, CHAT, data, piece=1) for _ in range(_AT_ONCE)))
     return _AT_ONCE * len(data)
 
 
-async def _empty_pieces(field: Ground) -> int:
+async def _empty_pieces(ground: Ground) -> int:
     """Pieces of no bytes at all."""
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         peer = Peer(channel, _ANSWER_S)
         await peer.send(head())
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -168,9 +168,9 @@ class _Upload:
         await read_replies(self._peer)
 
 
-async def _uploads(field: Ground, *, count: int, size: int, read: bool) -> int:
+async def _uploads(ground: Ground, *, count: int, size: int, read: bool) -> int:
     """Bodies that do not end, all at once; `read`: whether what is sent back is taken."""
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         uploads = [_Upload(channel) for _ in range(count)]
         tasks = [asyncio.create_task(each.write(size)) for each in uploads]
         if read:
@@ -184,9 +184,9 @@ async def _uploads(field: Ground, *, count: int, size: int, read: bool) -> int:
     return sent
 
 
-async def _drips(field: Ground) -> int:
+async def _drips(ground: Ground) -> int:
     """Requests that send a byte now and then."""
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         peers = [Peer(channel, _ANSWER_S) for _ in range(200)]
         for peer in peers:
             await peer.send(head(), body(_PROMPT + b'"', end=False))
@@ -205,18 +205,22 @@ def attacks() -> Iterator[Attack]:
     for name, shape in SHAPES.items():
         for how, mode in (("pieces", DUPLEX), ("whole", BUFFERED)):
             strike = partial(_strike, shape=shape, size=8 * MB, mode=mode)
-            yield Attack(name=f"body-{name}-8mb-{how}", row="1", strike=strike)
+            yield Attack(name=f"body-{name}-8mb-{how}", group="bodies", strike=strike)
     for name in _LARGE:
         for how, mode in (("pieces", DUPLEX), ("whole", BUFFERED)):
             strike = partial(_strike, shape=SHAPES[name], size=63 * MB, mode=mode)
-            yield Attack(name=f"body-{name}-63mb-{how}", row="1", strike=strike, seconds=30)
+            yield Attack(name=f"body-{name}-63mb-{how}", group="bodies", strike=strike, seconds=30)
     yield from _cut()
-    yield Attack(name="body-one-byte-pieces", row="1", strike=partial(_tiny_pieces, count=20_000))
-    yield Attack(name="body-empty-pieces", row="1", strike=_empty_pieces)
+    yield Attack(
+        name="body-one-byte-pieces", group="bodies", strike=partial(_tiny_pieces, count=20_000)
+    )
+    yield Attack(name="body-empty-pieces", group="bodies", strike=_empty_pieces)
     for name, read in (("read", True), ("unread", False)):
         strike = partial(_uploads, count=60, size=60 * MB, read=read)
-        yield Attack(name=f"uploads-{name}", row="5", strike=strike, seconds=60, most_mb=_HELD_MB)
-    yield Attack(name="drips", row="5", strike=_drips)
+        yield Attack(
+            name=f"uploads-{name}", group="uploads", strike=strike, seconds=60, most_mb=_HELD_MB
+        )
+    yield Attack(name="drips", group="uploads", strike=_drips)
 
 
 def _cut() -> Iterator[Attack]:
@@ -225,4 +229,4 @@ def _cut() -> Iterator[Attack]:
         for size in _CUT_KB:
             for how, mode in (("pieces", DUPLEX), ("whole", BUFFERED), ("part", BUFFERED_PARTIAL)):
                 made = partial(_strike, shape=shape.cut(), size=size * KB, mode=mode)
-                yield Attack(name=f"body-cut-{name}-{size}kb-{how}", row="1", strike=made)
+                yield Attack(name=f"body-cut-{name}-{size}kb-{how}", group="bodies", strike=made)

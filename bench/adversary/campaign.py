@@ -12,7 +12,7 @@ import aiohttp
 from msgspec.structs import replace
 
 from bench.adversary.attack import REMAINS_MB, SETTLE_S, Attack, BoundBroken, Finding, allowed_mb
-from bench.adversary.ground import Ground, Setting, ground
+from bench.adversary.ground import Ground, Setting, prepared
 from bench.progress import Progress
 from epp.adapters.extproc.transports import Transport
 from epp.gateway.processes import ProcessDied
@@ -41,18 +41,18 @@ async def _on_one(
 ) -> list[Finding]:
     """Attack one picker until it is beyond use or nothing is left; the attacks done are removed."""
     found: list[Finding] = []
-    async with ground(setting, transport, logs) as field:
-        await _warm_up(field)
-        before = field.footprint.now
+    async with prepared(setting, transport, logs) as ground:
+        await _warm_up(ground)
+        before = ground.footprint.now
         while left:
             attack = left.pop(0)
-            finding = await _attempt(attack, field, before)
+            finding = await _attempt(attack, ground, before)
             found.append(finding)
             progress.step(_line(finding))
             if finding.broken:
                 break
-        if field.process.alive() and not found[-1].broken:
-            fault = await field.terminate()
+        if ground.process.alive() and not found[-1].broken:
+            fault = await ground.terminate()
             if fault:
                 broken = (*found[-1].broken, fault)
                 found[-1] = replace(found[-1], broken=broken)
@@ -60,41 +60,41 @@ async def _on_one(
     return found
 
 
-async def _warm_up(field: Ground) -> None:
+async def _warm_up(ground: Ground) -> None:
     await asyncio.sleep(_CALM_S)
-    await field.page()
-    await field.prober.window()
+    await ground.page()
+    await ground.prober.window()
     await asyncio.sleep(_CALM_S)
-    window = await field.prober.window()
+    window = await ground.prober.window()
     if window.errors:
         raise ProcessDied(f"the picker errs before it is attacked: {window.errors}")
 
 
-async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
-    start, files = field.footprint.reset(), field.footprint.files
-    await field.prober.window()
-    holds = await field.holds()
+async def _attempt(attack: Attack, ground: Ground, before: float) -> Finding:
+    start, files = ground.footprint.reset(), ground.footprint.files
+    await ground.prober.window()
+    holds = await ground.holds()
     broken, sent = [], 0
     started = time.monotonic()
     try:
         async with asyncio.timeout(attack.seconds):
-            sent = await attack.strike(field)
+            sent = await attack.strike(ground)
     except TimeoutError:
         broken.append(f"the attack is not over after {attack.seconds:g} s")
     except (BoundBroken, OSError, aiohttp.ClientError) as error:
         broken.append(str(error) or repr(error))
     seconds = time.monotonic() - started
-    broken += await _settled(field, files, before)
+    broken += await _settled(ground, files, before)
     longest = inf
     with suppress(aiohttp.ClientError, TimeoutError):
-        longest = _longest(holds, await field.holds())
-    window = await field.prober.window()
-    peak, after = field.footprint.peak, field.footprint.now
+        longest = _longest(holds, await ground.holds())
+    window = await ground.prober.window()
+    peak, after = ground.footprint.peak, ground.footprint.now
     allowed = allowed_mb(attack, sent)
     excess = window.worst_ms - window.control_ms
     for wrong, says in (
-        (field.footprint.killed, "it was killed at the memory limit"),
-        (not field.process.alive() and not field.footprint.killed, "the process ended"),
+        (ground.footprint.killed, "it was killed at the memory limit"),
+        (not ground.process.alive() and not ground.footprint.killed, "the process ended"),
         (excess > attack.worst_ms, f"others waited {window.worst_ms:,.0f} ms"),
         (longest > _MAX_HELD_S, f"the event loop was held for up to {longest:g} s"),
         (sum(window.errors.values()), f"others' errors: {window.errors}"),
@@ -104,8 +104,8 @@ async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
             broken.append(says)
     return Finding(
         name=attack.name,
-        row=attack.row,
-        transport=field.transport,
+        group=attack.group,
+        transport=ground.transport,
         worst_ms=window.worst_ms,
         control_ms=window.control_ms,
         held_ms=1e3 * longest,
@@ -125,27 +125,27 @@ def _longest(before: Mapping[float, int], after: Mapping[float, int]) -> float:
     return min(bound for bound, count in more.items() if count == max(more.values()))
 
 
-async def _settled(field: Ground, files: int, before: float) -> Iterable[str]:
+async def _settled(ground: Ground, files: int, before: float) -> Iterable[str]:
     """Wait until nothing of the attack is left; what is left after all, in words."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SETTLE_S
     left = ["the metrics page is not answered"]
-    while left and field.process.alive() and loop.time() < end:
+    while left and ground.process.alive() and loop.time() < end:
         with suppress(aiohttp.ClientError, TimeoutError):
-            left = await _left(field, files, before)
+            left = await _left(ground, files, before)
         await asyncio.sleep(0.1)
-    return left if field.process.alive() else ()
+    return left if ground.process.alive() else ()
 
 
-async def _left(field: Ground, files: int, before: float) -> list[str]:
+async def _left(ground: Ground, files: int, before: float) -> list[str]:
     left = []
-    running = await field.metric(_RUNNING)
+    running = await ground.metric(_RUNNING)
     # One of the prober's own may be under way.
     if running > 2:
         left.append(f"{running:g} requests in flight stay")
-    if field.footprint.files > files + _MORE_FILES:
-        left.append(f"{field.footprint.files - files} files stay open")
-    stays = field.footprint.now - before
+    if ground.footprint.files > files + _MORE_FILES:
+        left.append(f"{ground.footprint.files - files} files stay open")
+    stays = ground.footprint.now - before
     if stays > REMAINS_MB:
         left.append(f"{stays:,.0f} MiB stay")
     return left

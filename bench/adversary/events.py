@@ -227,10 +227,10 @@ MESSAGES: dict[str, Callable[[], Iterator[Message]]] = {
 }
 
 
-async def _published(field: Ground, messages: Callable[[], Iterator[Message]]) -> int:
+async def _published(ground: Ground, messages: Callable[[], Iterator[Message]]) -> int:
     loop, sent = asyncio.get_running_loop(), 0
     publisher = ZmqPublisher(replays=False)
-    publisher.port = field.events_port
+    publisher.port = ground.events_port
     async with publisher.open():
         await _heard(publisher)
         end = loop.time() + _ATTACK_S
@@ -308,10 +308,10 @@ def _long(text: str, number: int) -> tuple[str, bytes]:
     return COMPLETIONS, json.dumps({"model": "m", "prompt": text}, ensure_ascii=False).encode()
 
 
-async def _flooded(field: Ground, text: str) -> int:
+async def _flooded(ground: Ground, text: str) -> int:
     """More of the longest prompts than can be tokenized in the time."""
     sent = 0
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         for first in range(0, 40, 4):
             bodies = [_long(text, number) for number in range(first, first + 4)]
             await asyncio.gather(*(send(channel, *body) for body in bodies))
@@ -319,9 +319,9 @@ async def _flooded(field: Ground, text: str) -> int:
     return sent
 
 
-async def _tokenized(field: Ground, make: Callable[[], tuple[str, bytes]]) -> int:
+async def _tokenized(ground: Ground, make: Callable[[], tuple[str, bytes]]) -> int:
     path, data = make()
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         for _ in range(3):
             await asyncio.gather(*(send(channel, path, data) for _ in range(4)))
     return 12 * len(data)
@@ -329,7 +329,7 @@ async def _tokenized(field: Ground, make: Callable[[], tuple[str, bytes]]) -> in
 
 def attacks() -> Iterator[Attack]:
     """Publishers first: prompts fill caches."""
-    attack = partial(Attack, row="more", setting=EVENTS)
+    attack = partial(Attack, group="more", setting=EVENTS)
     for name, messages in MESSAGES.items():
         strike = partial(_published, messages=messages)
         yield attack(name=f"events-{name}", strike=strike, seconds=60)

@@ -66,45 +66,45 @@ PLACES: dict[str, Callable[[Path], object]] = {
 }
 
 
-async def _becomes(field: Ground, wanted: int) -> None:
+async def _becomes(ground: Ground, wanted: int) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + _HEARD_S
-    while (found := await field.metric(_READY)) < wanted:
+    while (found := await ground.metric(_READY)) < wanted:
         if loop.time() > end:
             raise BoundBroken(f"{found:g} of {wanted} endpoints are known after {_HEARD_S:g} s")
         await asyncio.sleep(0.1)
 
 
-async def _written(field: Ground, make: Callable[[Path], object]) -> int:
+async def _written(ground: Ground, make: Callable[[Path], object]) -> int:
     """Something else lies in the file's place for a while; a change after it must be heard."""
-    draft = field.endpoints.with_name("hostile")
+    draft = ground.endpoints.with_name("hostile")
     make(draft)
     if draft.is_dir():
-        field.endpoints.unlink()
-    draft.rename(field.endpoints)
+        ground.endpoints.unlink()
+    draft.rename(ground.endpoints)
     await asyncio.sleep(_READ_S)
-    if field.endpoints.is_dir():
-        field.endpoints.rmdir()
+    if ground.endpoints.is_dir():
+        ground.endpoints.rmdir()
     async with hostile(lambda: iter((b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",))) as port:
-        field.know(port)
-        await _becomes(field, SERVERS + 1)
-        field.know()
+        ground.know(port)
+        await _becomes(ground, SERVERS + 1)
+        ground.know()
         await asyncio.sleep(0.5)
     return 4 << 20
 
 
-async def _shortage(field: Ground) -> int:
+async def _shortage(ground: Ground) -> int:
     """No file can be opened while the endpoints change; afterwards the change must be heard."""
-    before = resource.prlimit(field.pid, resource.RLIMIT_NOFILE)
+    before = resource.prlimit(ground.pid, resource.RLIMIT_NOFILE)
     async with hostile(lambda: iter((b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",))) as port:
-        resource.prlimit(field.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        resource.prlimit(ground.pid, resource.RLIMIT_NOFILE, (3, before[1]))
         try:
-            field.know(port)
+            ground.know(port)
             await asyncio.sleep(_READ_S)
         finally:
-            resource.prlimit(field.pid, resource.RLIMIT_NOFILE, before)
-        await _becomes(field, SERVERS + 1)
-        field.know()
+            resource.prlimit(ground.pid, resource.RLIMIT_NOFILE, before)
+        await _becomes(ground, SERVERS + 1)
+        ground.know()
         await asyncio.sleep(0.5)
     return 0
 
@@ -113,8 +113,8 @@ def attacks() -> Iterator[Attack]:
     """Contents, then other things than files, then a shortage."""
     for name, text in TEXTS.items():
         strike = partial(_written, make=partial(Path.write_bytes, data=text))
-        yield Attack(name=f"file-{name}", row="6", strike=strike, most_mb=128)
+        yield Attack(name=f"file-{name}", group="endpoints-file", strike=strike, most_mb=128)
     for name, make in PLACES.items():
         strike = partial(_written, make=make)
-        yield Attack(name=f"file-{name}", row="6", strike=strike, most_mb=128)
-    yield Attack(name="no-files-left", row="8", strike=_shortage)
+        yield Attack(name=f"file-{name}", group="endpoints-file", strike=strike, most_mb=128)
+    yield Attack(name="no-files-left", group="descriptors", strike=_shortage)

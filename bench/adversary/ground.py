@@ -144,7 +144,7 @@ class Ground:
 
 
 @contextlib.asynccontextmanager
-async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIterator[Ground]:
+async def prepared(setting: Setting, transport: Transport, logs: Path) -> AsyncIterator[Ground]:
     """Start everything; end it by force, logs stay in `logs`."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpick-ground-")))

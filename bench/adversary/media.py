@@ -42,4 +42,4 @@ def attacks() -> Iterator[Attack]:
     for name, data in _bodies().items():
         for how, mode in (("pieces", DUPLEX), ("whole", BUFFERED)):
             made = partial(strike, path=GENERATE, data=data, mode=mode)
-            yield Attack(name=f"media-{name}-{how}", row="1", strike=made, seconds=30)
+            yield Attack(name=f"media-{name}-{how}", group="bodies", strike=made, seconds=30)

@@ -133,13 +133,13 @@ async def hostile(page: Page) -> AsyncIterator[int]:
         server.close()
 
 
-async def _paged(field: Ground, page: Page) -> int:
+async def _paged(ground: Ground, page: Page) -> int:
     """Four endpoints of the pool have that page, for several polls."""
     async with contextlib.AsyncExitStack() as stack:
         ports = [await stack.enter_async_context(hostile(page)) for _ in range(4)]
-        field.know(*ports)
+        ground.know(*ports)
         await asyncio.sleep(_ATTACK_S)
-        field.know()
+        ground.know()
         await asyncio.sleep(0.5)
     return 8 * MB
 
@@ -199,7 +199,7 @@ _REWRITE = {"x-llm-d-model-name-rewrite": "other"}
 
 
 async def _responded(
-    field: Ground,
+    ground: Ground,
     kind: str,
     pieces: Callable[[], Iterator[bytes]],
     headers: Mapping[str, str] = MappingProxyType({}),
@@ -223,7 +223,7 @@ async def _responded(
         taking.cancel()
         peer.call.cancel()
 
-    async with field.channel() as channel:
+    async with ground.channel() as channel:
         await asyncio.gather(*(one(channel) for _ in range(4)))
     return sent
 
@@ -231,10 +231,16 @@ async def _responded(
 def attacks() -> Iterator[Attack]:
     """Pages, then responses."""
     for name, page in PAGES.items():
-        yield Attack(name=f"page-{name}", row="2", strike=partial(_paged, page=page), most_mb=64)
+        yield Attack(
+            name=f"page-{name}", group="pages", strike=partial(_paged, page=page), most_mb=64
+        )
     for name, (kind, pieces) in RESPONSES.items():
         strike = partial(_responded, kind=kind, pieces=pieces)
-        yield Attack(name=f"response-{name}", row="10", strike=strike, seconds=30, most_mb=64)
+        yield Attack(
+            name=f"response-{name}", group="responses", strike=strike, seconds=30, most_mb=64
+        )
     for name, (kind, pieces) in REWRITTEN.items():
         strike = partial(_responded, kind=kind, pieces=pieces, headers=_REWRITE)
-        yield Attack(name=f"rewritten-{name}", row="10", strike=strike, seconds=30, most_mb=64)
+        yield Attack(
+            name=f"rewritten-{name}", group="responses", strike=strike, seconds=30, most_mb=64
+        )

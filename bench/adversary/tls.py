@@ -17,11 +17,11 @@ _SILENT, _HANDSHAKE_MB = 1_000, 0.06
 """What OpenSSL and uvloop keep of a handshake that has begun."""
 
 
-async def _abandoned(field: Ground, said: bytes, *, wait: bool, count: int) -> int:
+async def _abandoned(ground: Ground, said: bytes, *, wait: bool, count: int) -> int:
     """Handshakes that end after the client's first words; `wait`: once the server has answered."""
 
     async def one() -> None:
-        pair = await opened(field.port)
+        pair = await opened(ground.port)
         reader, writer = pair
         with suppress(ConnectionError, TimeoutError):
             writer.write(said)
@@ -34,7 +34,7 @@ async def _abandoned(field: Ground, said: bytes, *, wait: bool, count: int) -> i
 
     async def several(number: int) -> None:
         for _ in range(number):
-            if not field.process.alive():
+            if not ground.process.alive():
                 return
             await one()
 
@@ -42,9 +42,9 @@ async def _abandoned(field: Ground, said: bytes, *, wait: bool, count: int) -> i
     return count * len(said)
 
 
-async def _silent(field: Ground, said: bytes) -> int:
+async def _silent(ground: Ground, said: bytes) -> int:
     """Handshakes that stop and stay, many at once."""
-    pairs = [await opened(field.port) for _ in range(_SILENT)]
+    pairs = [await opened(ground.port) for _ in range(_SILENT)]
     for _, writer in pairs:
         writer.write(said)
     await asyncio.sleep(3)
@@ -64,11 +64,13 @@ def attacks() -> Iterator[Attack]:
     ):
         strike = partial(_abandoned, said=said, wait=wait, count=HANDSHAKES)
         yield Attack(
-            name=f"tls-{name}", row="3", strike=strike, setting=setting, seconds=60, most_mb=64
+            name=f"tls-{name}", group="tls", strike=strike, setting=setting, seconds=60, most_mb=64
         )
     for name, said, least_mb in (
         ("silent", hello[:100], FLOOR_MB),
         ("silent-hellos", hello, FLOOR_MB + _SILENT * _HANDSHAKE_MB),
     ):
         strike = partial(_silent, said=said)
-        yield Attack(name=f"tls-{name}", row="3", strike=strike, setting=setting, least_mb=least_mb)
+        yield Attack(
+            name=f"tls-{name}", group="tls", strike=strike, setting=setting, least_mb=least_mb
+        )

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from bench.adversary.attack import Attack, Row
+from bench.adversary.attack import Attack
 from bench.adversary.ground import Ground
 from tests.adapters.ext_proc_peer import body, head, response_body
 from tests.adapters.raw_peer import GET
@@ -31,7 +31,6 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
     `read`: whether what the picker says is taken.
     """
 
-    row: Row = "more"
     hello: bytes = GREETING
     batch: Callable[[int], tuple[bytes, int]]
     read: bool = True
@@ -66,10 +65,10 @@ async def _discard(reader: asyncio.StreamReader) -> None:
             pass
 
 
-async def _flood_one(field: Ground, flood: Flood, until: float) -> int:
+async def _flood_one(ground: Ground, flood: Flood, until: float) -> int:
     loop, sent = asyncio.get_running_loop(), 0
     while loop.time() < until:
-        pair = await opened(field.port)
+        pair = await opened(ground.port)
         reader, writer = pair
         reading = asyncio.create_task(_discard(reader)) if flood.read else None
         number = 1
@@ -90,9 +89,9 @@ async def _flood_one(field: Ground, flood: Flood, until: float) -> int:
     return sent
 
 
-async def _flooded(field: Ground, flood: Flood) -> int:
+async def _flooded(ground: Ground, flood: Flood) -> int:
     until = asyncio.get_running_loop().time() + _FLOOD_S
-    ones = (_flood_one(field, flood, until) for _ in range(_FLOODING_CONNECTIONS))
+    ones = (_flood_one(ground, flood, until) for _ in range(_FLOODING_CONNECTIONS))
     return sum(await asyncio.gather(*ones))
 
 
@@ -122,36 +121,31 @@ _MANY = wire.request(more=[(b"x-%d" % each, b"y" * 200) for each in range(100)])
 _HUGE = wire.header(b"x", b"y" * 16_000)
 _FLOODS: dict[str, Flood] = {
     "rapid-reset": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n) + wire.data(n, _CHAT) + wire.reset(n))
+        batch=_streams(lambda n: wire.headers(n) + wire.data(n, _CHAT) + wire.reset(n))
     ),
-    "rapid-reset-heads": Flood(row="9", batch=_streams(lambda n: wire.headers(n) + wire.reset(n))),
+    "rapid-reset-heads": Flood(batch=_streams(lambda n: wire.headers(n) + wire.reset(n))),
     # CVE-2025-8671: the server is made to reset, by frames that are errors of a stream.
     "made-reset-window": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, 0))
+        batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, 0))
     ),
     "made-reset-overflow": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, (1 << 31) - 1))
+        batch=_streams(lambda n: wire.headers(n) + wire.window_update(n, (1 << 31) - 1))
     ),
     "made-reset-closed": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n, end=True) + wire.data(n, b"x" * 10))
+        batch=_streams(lambda n: wire.headers(n, end=True) + wire.data(n, b"x" * 10))
     ),
     "made-reset-priority": Flood(
-        row="9",
         batch=_streams(
             lambda n: wire.headers(n) + wire.frame(Kind.PRIORITY, n, struct.pack(">IB", n, 1))
         ),
     ),
     "made-reset-message": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n) + wire.data(n, b"\x01\xff\xff\xff\xff"))
+        batch=_streams(lambda n: wire.headers(n) + wire.data(n, b"\x01\xff\xff\xff\xff"))
     ),
-    "made-refusal": Flood(row="9", batch=_streams(lambda n: wire.headers(n) + wire.data(n, _ODD))),
-    "wrong-type": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n, wire.request(content_type=b"x")))
-    ),
-    "wrong-path": Flood(
-        row="9", batch=_streams(lambda n: wire.headers(n, wire.request(path=b"/")))
-    ),
-    "no-headers": Flood(row="9", batch=_streams(lambda n: wire.headers(n, b""))),
+    "made-refusal": Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _ODD))),
+    "wrong-type": Flood(batch=_streams(lambda n: wire.headers(n, wire.request(content_type=b"x")))),
+    "wrong-path": Flood(batch=_streams(lambda n: wire.headers(n, wire.request(path=b"/")))),
+    "no-headers": Flood(batch=_streams(lambda n: wire.headers(n, b""))),
     "heads": Flood(batch=_streams(wire.headers)),
     "gets": Flood(batch=_streams(lambda n: wire.headers(n) + wire.data(n, _GET))),
     "gets-unread": Flood(
@@ -192,13 +186,13 @@ _FLOODS: dict[str, Flood] = {
 }
 
 
-async def _idle(field: Ground, hello: bytes, count: int, port: str, *, half: bool = False) -> int:
+async def _idle(ground: Ground, hello: bytes, count: int, port: str, *, half: bool = False) -> int:
     """Connections that say so much and then nothing."""
     pairs: list[Pair] = []
     try:
         for at in range(0, count, 50):
             batch = range(min(50, count - at))
-            pairs += await asyncio.gather(*(opened(getattr(field, port)) for _ in batch))
+            pairs += await asyncio.gather(*(opened(getattr(ground, port)) for _ in batch))
         for _, writer in pairs:
             writer.write(hello)
             if half:
@@ -209,10 +203,10 @@ async def _idle(field: Ground, hello: bytes, count: int, port: str, *, half: boo
     return count * (len(hello) + 200)
 
 
-async def _dripped(field: Ground) -> int:
+async def _dripped(ground: Ground) -> int:
     """The bytes of good requests, a few at a time, on many connections."""
     said = GREETING + wire.headers(1) + wire.data(1, _CHAT)
-    pairs = await asyncio.gather(*(opened(field.port) for _ in range(200)))
+    pairs = await asyncio.gather(*(opened(ground.port) for _ in range(200)))
     for at in range(0, len(said), 8):
         for _, writer in pairs:
             writer.write(said[at : at + 8])
@@ -221,12 +215,12 @@ async def _dripped(field: Ground) -> int:
     return 200 * len(said)
 
 
-async def _cut(field: Ground) -> int:
+async def _cut(ground: Ground) -> int:
     """Connections that are reset in the midst of a frame, again and again."""
     said = GREETING + wire.headers(1) + wire.data(1, _CHAT)
     sent = 0
     for at in range(0, len(said), 5):
-        pairs = await asyncio.gather(*(opened(field.port) for _ in range(8)))
+        pairs = await asyncio.gather(*(opened(ground.port) for _ in range(8)))
         for _, writer in pairs:
             writer.write(said[:at])
             sent += at
@@ -234,9 +228,9 @@ async def _cut(field: Ground) -> int:
     return sent
 
 
-async def _unended(field: Ground) -> int:
+async def _unended(ground: Ground) -> int:
     """Streams that begin and go no further, many on each of many connections."""
-    pairs = await asyncio.gather(*(opened(field.port) for _ in range(20)))
+    pairs = await asyncio.gather(*(opened(ground.port) for _ in range(20)))
     said = b"".join(wire.headers(n) + wire.data(n, _HEAD) for n in range(1, 2 * 500, 2))
     for _, writer in pairs:
         writer.write(GREETING + said)
@@ -245,11 +239,11 @@ async def _unended(field: Ground) -> int:
     return 20 * len(said)
 
 
-async def _lies(field: Ground) -> int:
+async def _lies(ground: Ground) -> int:
     """Messages said to be as long as may be, on many streams, of which a few bytes come."""
     start = struct.pack(">BI", 0, 64 << 20) + b"x" * 100
     said = b"".join(wire.headers(n) + wire.data(n, start) for n in range(1, 2 * 1_000, 2))
-    pairs = await asyncio.gather(*(opened(field.port) for _ in range(4)))
+    pairs = await asyncio.gather(*(opened(ground.port) for _ in range(4)))
     for _, writer in pairs:
         writer.write(GREETING + said)
     await asyncio.sleep(2)
@@ -290,7 +284,8 @@ def attacks() -> Iterator[Attack]:
     for name, flood in _FLOODS.items():
         strike = partial(_flooded, flood=flood)
         # What is sent is read and dropped: it says nothing of what may be kept.
-        yield Attack(name=f"flood-{name}", row=flood.row, strike=strike, most_mb=128)
+        yield Attack(name=f"flood-{name}", group="frames", strike=strike, most_mb=128)
     for name, connections in _CONNECTIONS.items():
-        row: Row = "10" if name in {"idle-silent", "idle-preface"} else "more"
-        yield Attack(name=f"connections-{name}", row=row, strike=connections, most_mb=128)
+        yield Attack(
+            name=f"connections-{name}", group="connections", strike=connections, most_mb=128
+        )

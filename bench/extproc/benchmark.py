@@ -23,7 +23,7 @@ NOTES = (
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Measure everything. Raises `MeasurementFailed` where a request was not answered."""
+    """Measure everything. Raises `MeasurementFailed` if a request was not answered."""
     effort = QUICK if options.quick else FULL
     samples = Samples()
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:

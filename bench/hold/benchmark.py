@@ -52,7 +52,7 @@ FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Play all runs of each seed. Raises `ConfigError` where the trace cannot be read."""
+    """Play all runs of each seed. Raises `ConfigError` if the trace cannot be read."""
     runs: defaultdict[str, list[float]] = defaultdict(list)
     seeds = range(QUICK_SEEDS if options.quick else SEEDS)
     progress.step(f"{waiting.WAITING:,} requests wait")

@@ -42,7 +42,7 @@ def offered(load: float, trace: Path | None, seed: int) -> Offered:
     """Return the traffic of a load, 1 for what the pods can serve."""
     if trace is None:
         return (Client(name="", rate=load * CAPACITY_PER_S, until=SECONDS),)
-    source = str(trace / mooncake.NAME if trace.is_dir() else trace)
+    source = str(mooncake.file_at(trace))
     copies = round(load * CAPACITY_COPIES, 3)
     return Traffic(source=source, minutes=(0, SECONDS / 60), copies=copies, seed=seed)
 

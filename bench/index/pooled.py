@@ -22,7 +22,7 @@ class Pooled:
 
     def __init__(self, index: PrefixIndex, blocks: int) -> None:
         self.index = index
-        self.slot = index.open()
+        self.slot = index.add_slot()
         self.pool = CacheSpec(model=DEFAULT_MODEL, capacity=blocks * BLOCK, block=BLOCK).build()
         index.mark(self.slot, closed=True)
 

@@ -67,7 +67,7 @@ def _fleet(endpoints: int) -> PrefixIndex:
     index, rng = PrefixIndex(), random.Random(1)
     conversations = [chain(number, CHAIN) for number in range(len(_DEPTHS))]
     for _ in range(endpoints):
-        slot = index.open()
+        slot = index.add_slot()
         index.mark(slot, closed=True)
         for conversation, depth in zip(
             conversations, rng.sample(_DEPTHS, len(_DEPTHS)), strict=True
@@ -96,7 +96,7 @@ def _turns() -> Iterator[tuple[int, Sequence[BlockHash]]]:
 def _applied() -> float:
     """Let full endpoints lose one conversation for every one that comes: blocks a second."""
     index, turns = PrefixIndex(), _turns()
-    slots = [index.open() for _ in range(ENDPOINTS)]
+    slots = [index.add_slot() for _ in range(ENDPOINTS)]
     held: list[deque[Sequence[BlockHash]]] = [deque() for _ in slots]
     for _ in range(ENDPOINTS * BLOCKS // CHAIN):
         endpoint, comes = next(turns)

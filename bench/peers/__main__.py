@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def held(case: Case, steps: Sequence[Step]) -> tuple[Agreement, Agreement]:
     """Ask a router, then its plug-in: as that is, and with what the router goes by.
 
-    Raises `ConfigError` where it is not installed, `RouterFailed`, `ProcessDied`.
+    Raises `ConfigError` if it is not installed, `RouterFailed`, `ProcessDied`.
     """
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():

@@ -23,7 +23,7 @@ _PATIENCE = 60.0
 
 
 def _cut(one: Replica, *, off: bool) -> None:
-    """Have nothing of it be sent, or again."""
+    """Stop what a replica sends (`off`), or let it send again."""
     mesh = one.replicas.mesh
     assert mesh is not None
     if off:
@@ -33,9 +33,9 @@ def _cut(one: Replica, *, off: bool) -> None:
 
 
 async def measure(requests: int) -> tuple[int, int, float]:
-    """Return of how many endpoints two replicas differ while they are apart, and mended.
+    """Return on how many endpoints two replicas differ while apart, and once mended.
 
-    Also the seconds that mending took. Each sends so many requests meanwhile.
+    The third number is the seconds that mending took. Each serves `requests` while apart.
     """
     one, other = halves = Replica(1), Replica(2)
     for half in halves:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from bench.child import Child, MeasurementFailed
-from bench.replicas.station import Told
+from bench.replicas.station import Order
 from epp.gateway.processes import free_port
 
 _LINE_BYTES = 1 << 20
@@ -21,9 +21,9 @@ _LAG_BUCKET = 'warmpick_replica_lag_seconds_bucket{le="'
 _NAME = "bench.replicas.station"
 
 
-async def tell(child: Child, told: Told) -> dict[str, float]:
+async def tell(child: Child, order: Order) -> dict[str, float]:
     """Tell a replica something, and return its answer."""
-    child.tell(msgspec.json.encode(told))
+    child.tell(msgspec.json.encode(order))
     return msgspec.json.decode(await child.answer(), type=dict[str, float])
 
 
@@ -40,12 +40,12 @@ async def replicas(
                 Child(_NAME, _LINE_BYTES, str(number + 1), *more)
             )
             ports.append(int(await child.answer()))
-            await tell(child, Told(peers=[] if server else ports[:-1], endpoints=endpoints))
+            await tell(child, Order(peers=[] if server else ports[:-1], endpoints=endpoints))
             for other in () if server else children:
-                await tell(other, Told(peers=ports[-1:]))
+                await tell(other, Order(peers=ports[-1:]))
             children.append(child)
         for child in children:
-            await tell(child, Told(warm=True))
+            await tell(child, Order(warm=True))
         yield children, ports
 
 
@@ -67,10 +67,10 @@ class Lag(NamedTuple):
 async def lag(seconds: float, server: str = "") -> Lag:
     """Measure it, straight or by the server at an address."""
     async with replicas(_REPLICAS, 10, server) as (children, _):
-        before = [await tell(each, Told(metrics=True)) for each in children]
-        await asyncio.gather(*(tell(each, Told(rate=_RATE, seconds=seconds)) for each in children))
+        before = [await tell(each, Order(metrics=True)) for each in children]
+        await asyncio.gather(*(tell(each, Order(rate=_RATE, seconds=seconds)) for each in children))
         await asyncio.sleep(1.0)
-        said = [await tell(each, Told(metrics=True)) for each in children]
+        said = [await tell(each, Order(metrics=True)) for each in children]
     cpu = sum(each["cpu"] for each in said) - sum(each["cpu"] for each in before)
     return Lag(
         median=max(_percentile(each, 0.5) for each in said) * 1e3,
@@ -116,11 +116,11 @@ def _percentile(metrics: Mapping[str, float], share: float = 0.99) -> float:
 async def warm(endpoints: int, blocks: int) -> tuple[float, float]:
     """Return the seconds that one more replica takes to be warm, and how many blocks it has."""
     async with replicas(1, 0) as ((child,), (port,)):
-        await tell(child, Told(endpoints=endpoints, room=blocks, blocks=blocks))
+        await tell(child, Order(endpoints=endpoints, room=blocks, blocks=blocks))
         await asyncio.sleep(1.5)  # a beat says that it may warm others
         async with Child(_NAME, _LINE_BYTES, "9") as fresh:
             own = int(await fresh.answer())
-            await tell(child, Told(peers=[own]))
-            wanted = Told(peers=[port], endpoints=endpoints, room=blocks, warm=True)
+            await tell(child, Order(peers=[own]))
+            wanted = Order(peers=[port], endpoints=endpoints, room=blocks, warm=True)
             said = await tell(fresh, wanted)
     return said["seconds"], said["blocks"]

@@ -20,23 +20,23 @@ from epp.model.prompts.hashing import BlockHash
 _CHARACTERS = 2048
 
 
-class Told(msgspec.Struct, kw_only=True):
+class Order(msgspec.Struct, kw_only=True):
     """What a replica is to do; what is not said it does not do."""
 
     peers: list[int] = []
     """Connect to the replicas at these ports."""
     endpoints: int = 0
-    """Know so many endpoints from here on."""
+    """Endpoints to know from here on."""
     room: int = 1000
-    """Each of them has so many blocks,"""
+    """Blocks of each endpoint's cache."""
     blocks: int = 0
-    """and is believed to hold so many."""
+    """Blocks that each endpoint is believed to hold."""
     warm: bool = False
     """Wait until it is warm."""
     rate: float = 0.0
-    """Send so many requests a second,"""
+    """Requests a second to send."""
     seconds: float = 0.0
-    """for so long."""
+    """For how long to send them."""
     metrics: bool = False
     """Say what its metrics are."""
 
@@ -53,24 +53,24 @@ class Station:
         async with self._replica.running():
             print(self._replica.port, flush=True)
             while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
-                answer = await self._do(msgspec.json.decode(line, type=Told))
+                answer = await self._do(msgspec.json.decode(line, type=Order))
                 print(msgspec.json.encode(answer).decode(), flush=True)
 
-    async def _do(self, told: Told) -> dict[str, float]:
+    async def _do(self, order: Order) -> dict[str, float]:
         began = time.monotonic()
-        self._replica.connect(*told.peers)
-        self._know(told.endpoints, told.room, told.blocks)
-        while told.warm and not self._replica.replicas.warm:
+        self._replica.connect(*order.peers)
+        self._know(order.endpoints, order.room, order.blocks)
+        while order.warm and not self._replica.replicas.warm:
             await asyncio.sleep(0.005)
         warm = time.monotonic() - began
-        if told.rate:
-            await self._send(told.rate, told.seconds)
+        if order.rate:
+            await self._send(order.rate, order.seconds)
         found = {
             "seconds": warm,
             "blocks": float(self._replica.fleet.indexed_blocks),
             "cpu": time.process_time(),
         }
-        return found | (self._metrics() if told.metrics else {})
+        return found | (self._metrics() if order.metrics else {})
 
     def _know(self, endpoints: int, room: int, blocks: int) -> None:
         fleet, chance = self._replica.fleet, self._replica.chance

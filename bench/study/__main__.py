@@ -99,7 +99,7 @@ def compared(wanted: Sequence[Task]) -> list[Task]:
 
 
 def whole_cases(wanted: Sequence[Task]) -> list[Task]:
-    """Return the runs of the cases of which all are kept. Raises `ConfigError` where none is."""
+    """Return the runs of the cases of which all are kept. Raises `ConfigError` if none is."""
     cut = {task.cell for task in wanted if not _place(task).exists()}
     whole = [task for task in wanted if task.cell not in cut]
     if not whole:

@@ -1,6 +1,6 @@
 """The page of all policies over all workloads: tables, heat maps, and where `least-ttft` is behind.
 
-The bars are the issue's: another policy is ahead of `least-ttft` where it takes 3 % less.
+Another policy counts as ahead if `least-ttft` takes more than 3 % longer.
 """
 
 import math

@@ -57,8 +57,10 @@ class Next(NamedTuple):
 
 
 class Returning(Simulation):
-    """A run of `least-ttft` that knows which conversations go on when; the plan's policy is
-    `oracle`, in whose place this is."""
+    """A run of `least-ttft` that knows which conversations go on when.
+
+    The plan's policy must be `oracle`: this run takes the oracle's place as the filter.
+    """
 
     def __init__(self, trace: Trace, plan: RunPlan, addition: Addition) -> None:
         self._addition = addition

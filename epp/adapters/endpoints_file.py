@@ -118,6 +118,7 @@ class EndpointsFile:
         """Return the endpoints of the file once it has changed. Raises `ConfigError`.
 
         One thread checks until then: neither the loop nor another thread starts for a check.
+        Returns nothing once `over` is set.
         """
         while not over.wait(self._poll):
             endpoints = self._read()

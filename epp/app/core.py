@@ -123,6 +123,8 @@ class PickerCore:
         )
         flow = msgspec.structs.replace(options.flow, stale_seconds=self._sources.stale_after)
         self._flow = FlowControl(scheduler, self.fleet, flow, self._queues.count)
+        if self._replicas is not None:
+            self._replicas.share(self._flow.line)
         self.director = PickerDirector(
             self._flow,
             self.fleet.apply,
@@ -162,7 +164,7 @@ class PickerCore:
         """Start all observers; yield what runs as long as the picker, by name."""
         yield "endpoints", self.discovery.run
         yield "scrape", self._sources.run
-        yield from self._observers.jobs()
+        yield from self._observers.start()
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
 
@@ -171,9 +173,8 @@ class PickerCore:
         await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
 
     async def warmed(self) -> None:
-        """Share what waits with other replicas, and wait for what they know."""
+        """Wait for what other replicas know."""
         if self._replicas is not None:
-            self._replicas.share(self._flow.line)
             await self._replicas.warmed()
 
     def stops(self) -> Iterator[tuple[str, Awaitable[None]]]:

@@ -20,10 +20,10 @@ from epp.adapters.scrape.scraper import Scraper
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.app.process import file_of
-from epp.config.data_extractors import CORE_EXTRACTOR
 from epp.config.data_layer import DataLayerSettings, PolledPages
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
+from epp.policy.attributes import CORE_EXTRACTOR
 from epp.policy.flow.settings import STALE_SECONDS
 
 _MISSED_POLLS = 3
@@ -53,9 +53,9 @@ class DataSources:
         self._kinds: dict[str, list[Scraper]] = {}
         for pages, scraper in zip(settings.pages, self._scrapers, strict=True):
             self._kinds.setdefault(pages.source.kind, []).append(scraper)
-        self._vital = [each for each in self._scrapers if each.source.vital]
-        intervals = [each.source.settings.interval for each in self._vital]
-        self.stale_after: Final = max(STALE_SECONDS, _MISSED_POLLS * max(intervals, default=0.0))
+        self._vital = next((each for each in self._scrapers if each.source.vital), None)
+        every = self._vital.source.settings.interval if self._vital is not None else 0.0
+        self.stale_after: Final = max(STALE_SECONDS, _MISSED_POLLS * every)
 
     def watch(self, endpoint: Endpoint) -> None:
         """Poll an endpoint's pages; another engine under the same id starts from nothing."""
@@ -69,13 +69,13 @@ class DataSources:
 
     def poll_now(self, endpoint_id: EndpointId) -> None:
         """Poll an endpoint that may be gone at once, but not more often than every 0.25 s."""
-        for each in self._vital:
-            each.poll_now(endpoint_id)
+        if self._vital is not None:
+            self._vital.poll_now(endpoint_id)
 
     async def polled_once(self, seconds: float) -> None:
         """Wait until every endpoint that is watched was polled, for at most `seconds`."""
-        for each in self._vital:  # there is one at most
-            await each.polled_once(seconds)
+        if self._vital is not None:
+            await self._vital.polled_once(seconds)
 
     async def answered(self, endpoint_id: EndpointId) -> None:
         """Wait until each page of an endpoint was read, or fails although the endpoint is there."""

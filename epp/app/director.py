@@ -201,7 +201,8 @@ class PickerDirector:
             self._count_check.ended(record)
         if record.usage is not None and record.usage.implausible and decision is not None:
             endpoint = decision.endpoint.id
-            self._warn_once(_IMPLAUSIBLE, endpoint, endpoint=endpoint, doubt=_DOUBT)
+            if not record.elsewhere:
+                self._warn_once(_IMPLAUSIBLE, endpoint, endpoint=endpoint, doubt=_DOUBT)
         if record.must_stay is not None and self._needs_end is None:
             reason = record.must_stay.value
             self._warn_once(_STREAMS_STAY, reason, reason=reason, remedy=_REMEDY)

@@ -76,7 +76,7 @@ async def attempt(what: str, step: Awaitable[object]) -> None:
         _log.error("shutdown.failed", step=what, **error_fields(error))
 
 
-def first_of(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """Return the first error of a group, or of a group in it; any other error as it is."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -85,7 +85,7 @@ def first_of(error: BaseException) -> BaseException:
 
 def error_fields(error: BaseException) -> dict[str, str]:
     """Return an error's type and text, and where it was raised, for one line of a log."""
-    error = first_of(error)
+    error = first_error(error)
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     return {
         "error": f"{type(error).__name__}: {error}"[:_CHARACTERS],

@@ -64,14 +64,12 @@ class Observers:
         self.committing = _wanted((each.name, each.committing) for each in observers)
         self.ended = _wanted((each.name, each.ended) for each in observers)
 
-    def jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Start all observers; yield those that run as long as the picker, by name."""
+    def start(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Start all observers; return those that run as long as the picker, by name."""
         for each in self._observers:
             if each.start is not None:
                 each.start()
-        for each in self._observers:
-            if each.run is not None:
-                yield each.name, each.run
+        return [(each.name, each.run) for each in self._observers if each.run is not None]
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families of all observers."""

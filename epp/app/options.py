@@ -74,7 +74,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_held_bytes: int = 0
     """Bytes that unfinished requests may hold, over all streams; 0: a quarter of the memory.
 
-    Those that share the memory share these, too."""
+    Pickers that share the memory (`sharers`) share these bytes."""
     request_timeout: float = 300.0
     """How long a request may take to end; 0: as long as it likes."""
     observation: Observation = AUTO
@@ -102,7 +102,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     flow: FlowSettings = FlowSettings()
     """When requests wait in the picker."""
     buffered_wait: float = 0.1
-    """How long they may if the proxy's `message_timeout` runs."""
+    """How long a request may wait in the picker while the proxy's `message_timeout` runs."""
     eject_after: int = OUTLIERS.consecutive_failures
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     replicas: "ReplicaSettings | None" = None

@@ -9,7 +9,7 @@ from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import health_server, server_class
-from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.adapters.telemetry.profiles import PROFILES
 from epp.app.core import PickerCore
 from epp.app.discovery import build_reviewer
@@ -52,7 +52,7 @@ class EndpointPicker:
             lambda: self.ready and self._announced,
             options.bind_address if options.worker is None else options.worker.pages,
             options.metrics_port,
-            Readers(
+            OperatorSettings(
                 review=self._reviewer.review if self._reviewer else None,
                 profiles=PROFILES if options.profiles else {},
                 debug=self._core.pages(),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
-from epp.app.jobs import first_of
+from epp.app.jobs import first_error
 from epp.app.options import ServeOptions
 from epp.app.picker import EndpointPicker
 from epp.app.process import (
@@ -41,7 +41,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
                 for each in kept_small:
                     each.cancel()
         except* ConfigError as group:
-            raise first_of(group) from None
+            raise first_error(group) from None
 
 
 def sharing(pools: Sequence[ServeOptions]) -> list[ServeOptions]:

@@ -73,7 +73,7 @@ def configured(text: str, arguments: argparse.Namespace) -> str:
     parameters = {
         name: value
         for flag, name in _PARAMETERS.items()
-        if (value := getattr(arguments, flag, None)) not in (None, "", 0) or value is False
+        if (value := getattr(arguments, flag, None)) or value is False
     }
     poll_models = getattr(arguments, "poll_models", False)
     if not arguments.feature_gates and not parameters and not poll_models:

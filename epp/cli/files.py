@@ -101,6 +101,11 @@ def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:
         raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", flag) from None
 
 
+def hash_secret(path: Path) -> bytes:
+    """Return the secret of a file: it keys hashes of blocks, which take 64 bytes at most."""
+    return read(path, "--hash-secret-file").strip()[:64]
+
+
 @contextmanager
 def named(file: str) -> Iterator[None]:
     """Make errors in a file's content begin with its name, or with its flag and name."""

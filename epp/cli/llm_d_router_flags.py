@@ -92,7 +92,7 @@ _EXTRACTOR = (
     "the flag was removed: name metrics under `engineConfigs` in the parameters of a"
     " core-metrics-extractor"
 )
-_ENDPOINTS_IN_METADATA = "the protocol fixes its name (GIE proposal 004)"
+_FIXED_NAME = "the protocol fixes its name (GIE proposal 004)"
 
 REMOVED: Mapping[str, tuple[str, str]] = {
     "--total-queued-requests-metric": ("vllm:num_requests_waiting", _EXTRACTOR),
@@ -102,9 +102,9 @@ REMOVED: Mapping[str, tuple[str, str]] = {
     "--cache-info-metric": ("vllm:cache_config_info", _EXTRACTOR),
     "--destination-endpoint-hint-key": (
         "x-gateway-destination-endpoint",
-        _ENDPOINTS_IN_METADATA,
+        _FIXED_NAME,
     ),
-    "--destination-endpoint-hint-metadata-namespace": ("envoy.lb", _ENDPOINTS_IN_METADATA),
+    "--destination-endpoint-hint-metadata-namespace": ("envoy.lb", _FIXED_NAME),
 }
 """Flags of old releases: the one accepted value, and why all others are refused.
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import epp.app.process  # before anything that imports structlog
 from epp import __version__, compiled
 from epp.cli.configuration import settings_of
-from epp.cli.files import named, read, read_text
+from epp.cli.files import hash_secret, named, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.observer_flags import recording_of, shadow_of, tracing_of
@@ -44,13 +44,13 @@ def _serve(arguments: argparse.Namespace) -> int:
         from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
         from epp.app.pools import serve  # noqa: PLC0415
 
-    several = any(each.workers > 1 for each in every)
-    if several:
+    with_workers = any(each.workers > 1 for each in every)
+    if with_workers:
         from epp.app.workers import unfit  # noqa: PLC0415
 
         unfit.check(every)
     configure_logs(*log_settings(arguments))
-    if several:
+    if with_workers:
         from epp.adapters.workers.link import link_of  # noqa: PLC0415
         from epp.app.workers.worker import as_worker  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         given.append(replica_notices(flags, pool.settings.redis_syncer))
     for notice in dict.fromkeys(chain.from_iterable(given)):
         log.info(notice.event, name=notice.name, reason=notice.why)
-    if several:
+    if with_workers:
         from epp.app.workers import parent  # noqa: PLC0415
 
         return uvloop.run(parent.serve(every[0]))
@@ -83,7 +83,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
     from epp.app.options import ServeOptions  # noqa: PLC0415
 
     file = arguments.hash_secret_file
-    secret = read(file, "--hash-secret-file").strip()[:64] if file else b""
+    secret = hash_secret(file) if file else b""
     return ServeOptions(
         settings=settings,
         source=pool.source,

@@ -71,8 +71,8 @@ def fault(text: str) -> Fault:
     """Return the fault of a pod: `3:die@600+120`, `0:stall@60+5`, `1:slow=0.4@300`."""
     found = _FAULT.fullmatch(text)
     kind, value = (found["kind"], found["value"]) if found else ("", None)
-    told = {"slow": value is not None, "late": value is None or value.isdecimal()}
-    if not found or not told.get(kind, value is None):
+    fits = {"slow": value is not None, "late": value is None or value.isdecimal()}
+    if not found or not fits.get(kind, value is None):
         raise argparse.ArgumentTypeError(
             f"`{text}` is not a fault; write POD:die@SECONDS[+SECONDS], POD:stall@SECONDS+SECONDS,"
             " POD:hang@SECONDS+SECONDS, POD:fail@SECONDS[+SECONDS],"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epp.adapters.replicas.redis_server import RedisServer, is_redis, redis_server
-from epp.cli.files import read
+from epp.cli.files import hash_secret, read
 from epp.cli.llm_d_router_flags import Notice
 from epp.cli.types import FILE, INTERVAL, PORT, number, words
 from epp.config.data_sources import RedisSyncer
@@ -154,7 +154,7 @@ def _diff(arguments: argparse.Namespace) -> int:
     first, second = peer_addresses(arguments.replicas)
     from epp.app.replicas.diff import diff  # noqa: PLC0415 (an extra)
 
-    secret = read(arguments.hash_secret_file, "--hash-secret-file").strip()[:64]
+    secret = hash_secret(arguments.hash_secret_file)
     found = asyncio.run(diff((first, second), secret, arguments.pool_name, arguments.timeout))
     print(*_table(found), sep="\n")
     return int(any(each.differs for each in found))

@@ -50,7 +50,7 @@ _SWITCHES = {
 
 
 def observation(text: str) -> Observation:
-    """Return which responses are observed to their end: `all`, `first` or `sample:1/N`."""
+    """Return which responses are observed to their end: `auto`, `all`, `first` or `sample:1/N`."""
     try:
         return Observation.parse(text)
     except ValueError as error:

@@ -40,7 +40,7 @@ def duration(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Return a Kubernetes quantity (`16Mi`, `1G`, `65536`) in bytes."""
+    """Return a number of bytes: `65536`, `16Mi`, `1G`."""
     found = re.fullmatch(r"(\d+)(K|M|G|Ki|Mi|Gi)?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"`{text}` is not a size; write 65536, 16Mi or 1G")

@@ -8,14 +8,10 @@ from typing import ClassVar
 import msgspec
 
 from epp.config.data_sources import Content
-from epp.model.endpoint import attribute_key
+from epp.model.endpoint import MULTICLUSTER_KV_USAGE, MULTICLUSTER_QUEUE_SIZE, attribute_key
+from epp.policy.attributes import CORE_EXTRACTOR
 from epp.policy.plugins import PluginParameters
-from epp.protocol.metrics.attribute_reader import (
-    DCGM,
-    MULTICLUSTER_KV_USAGE,
-    MULTICLUSTER_QUEUE_SIZE,
-    AttributeMetric,
-)
+from epp.protocol.metrics.attribute_reader import DCGM, AttributeMetric
 from epp.protocol.metrics.metric_names import (
     ENGINE_LABELS,
     ENGINES,
@@ -25,8 +21,6 @@ from epp.protocol.metrics.metric_names import (
 )
 from epp.protocol.metrics.metric_specs import engine_of, of_cache, parse_spec
 
-CORE_EXTRACTOR = "core-metrics-extractor"
-"""The producer of custom metrics, under whatever name their extractor is configured."""
 _RESERVED = "default"
 _POOL_KV_USAGE = "llm_d_epp_average_kv_cache_utilization"
 _POOL_QUEUE_SIZE = "llm_d_epp_average_queue_size"

@@ -8,12 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from epp.config.data_extractors import (
-    CORE_EXTRACTOR,
-    CoreMetricsExtractor,
-    ModelsExtractor,
-    NumbersExtractor,
-)
+from epp.config.data_extractors import CoreMetricsExtractor, ModelsExtractor, NumbersExtractor
 from epp.config.data_sources import (
     MetricsDataSource,
     ModelsDataSource,
@@ -24,6 +19,7 @@ from epp.config.data_sources import (
 from epp.config.plugins import Plugins
 from epp.config.schema import DataLayer
 from epp.errors import ConfigError
+from epp.policy.attributes import CORE_EXTRACTOR
 from epp.policy.plugins import Plugin
 from epp.policy.producers.endpoint_facts import LabelProducer, TopologyExtractor
 from epp.protocol.metrics.attribute_reader import AttributeMetric
@@ -145,7 +141,6 @@ def _pages(
         numbers=tuple(metric for metrics in numbers for metric in metrics),
         models=bool(listing),
         serves_others=_serves_others(listing, plugins),
-        vital=isinstance(source, MulticlusterMetricsDataSource),
     )
 
 
@@ -197,7 +192,8 @@ def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str
     One source decides whether endpoints answer: that one, or else another cluster's.
     """
     first = next((each for each in pages if each.load), None)
-    vital = first or next((each for each in pages if each.vital), None)
+    elsewhere = (each for each in pages if isinstance(each.source, MulticlusterMetricsDataSource))
+    vital = first or next(elsewhere, None)
     result: list[PolledPages] = []
     warnings: list[str] = []
     for each in pages:

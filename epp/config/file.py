@@ -7,7 +7,7 @@ causes a warning.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -110,22 +110,21 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
     @property
     def rollouts(self) -> "Mapping[str, Rollout]":
         """The screeners of rollouts, by their names."""
-        plugins = self.scheduling.plugins.items()
-        return {name: cast("Rollout", each) for name, (kind, each) in plugins if kind == _ROLLOUT}
+        return self._of_type(_ROLLOUT)
 
     @property
     def media_caches(self) -> "Mapping[str, MediaCaches]":
         """The plug-ins that remember which media endpoints have encoded, by their names."""
-        plugins = self.scheduling.plugins.items()
-        return {name: cast("MediaCaches", each) for name, (kind, each) in plugins if kind == _MEDIA}
+        return self._of_type(_MEDIA)
 
     @property
     def affinity_filters(self) -> "Mapping[str, UntilSaturated]":
         """The filters that are sticky until saturated, by their names."""
+        return self._of_type(_STICKY)
+
+    def _of_type(self, kind: str) -> Mapping[str, Any]:
         plugins = self.scheduling.plugins.items()
-        return {
-            name: cast("UntilSaturated", each) for name, (kind, each) in plugins if kind == _STICKY
-        }
+        return {name: each for name, (its, each) in plugins if its == kind}
 
     @property
     def profile_handler(self) -> tuple[str, str]:
@@ -170,16 +169,14 @@ schedulingProfiles:
 DEFAULT_POLICY = "least-ttft"
 
 
-def load(
-    text: str, gates: Mapping[str, bool] | None = None, below: Callable[[int], int] | None = None
-) -> Settings:
+def load(text: str, below: Callable[[int], int] | None = None) -> Settings:
     """Read a configuration from YAML or JSON, and start its plug-ins. Raises `ConfigError`.
 
-    `gates` are feature gates that override the file's. `below(n)` returns a random number in
-    0..n-1 to plug-ins that need one; by default it is seeded by the system.
+    `below(n)` returns a random number in 0..n-1 to plug-ins that need one; by default it is seeded
+    by the system.
     """
     config, deprecated = decode(text)
-    gated = _gates(config, gates or {}).get(FLOW_CONTROL_GATE, False)
+    gated = _flow_control_is_on(config)
     plugins = Plugins(config.plugins, below)
     written = bool(config.scheduling_profiles)
     profiles = _profiles(config, plugins)
@@ -217,9 +214,9 @@ def load(
     )
 
 
-def _gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> dict[str, bool]:
-    """Return which feature gates are set, and how. Raises `ConfigError`."""
-    gates: dict[str, bool] = {}
+def _flow_control_is_on(config: EndpointPickerConfig) -> bool:
+    """Return whether that gate is on. Raises `ConfigError` for an unknown gate or value."""
+    on = False
     for position, gate in enumerate(config.feature_gates):
         place = f"featureGates[{position}]"
         name, sign, value = gate.partition("=")
@@ -227,8 +224,9 @@ def _gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> dict[
             raise ConfigError(f"no feature gate is named `{name}`{near(name, GATES)}", place)
         if sign and value.strip().lower() not in SWITCHES:
             raise ConfigError(f"`{value}` is neither true nor false", place)
-        gates[name] = SWITCHES[value.strip().lower()] if sign else True
-    return {**gates, **overrides}
+        if name == FLOW_CONTROL_GATE:
+            on = SWITCHES[value.strip().lower()] if sign else True
+    return on
 
 
 # Scheduling.

@@ -82,7 +82,7 @@ class RenderEndpoint(PluginParameters, frozen=True):
     messages_render_mode: Annotated[_RenderMode, _EACH_ITS_OWN] = "auto"
     """By which endpoint Anthropic's messages are rendered."""
     responses_render_mode: Annotated[_RenderMode, _EACH_ITS_OWN] = "auto"
-    """By which endpoint requests of the Responses API are."""
+    """By which endpoint requests of the Responses API are rendered."""
     prefill_only: bool = False
     """Whether prompts are rendered as if one token were to be generated."""
     omit_mm_kwargs: Annotated[bool, _HASHES] = msgspec.field(default=True, name="omitMMKwargs")

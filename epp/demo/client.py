@@ -5,6 +5,7 @@ waits for the answer to the one before.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -103,7 +104,7 @@ class Player:
             conversation=0,
             turn=0,
             sent_at=sent - self._started,
-            ttft=(answer.first_at or sent) - sent,
+            ttft=(answer.first_at or math.nan) - sent,
             seconds=time.monotonic() - sent,
             prompt_tokens=answer.usage.prompt_tokens,
             cached_tokens=answer.usage.cached_tokens or 0,

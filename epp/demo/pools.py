@@ -88,7 +88,7 @@ def _simulated() -> DemoPool:
         workload=Workload(
             conversations=115, seconds=26, dossiers=80, sections=20, gap=3.0, answer=(20, 48)
         ),
-        argv=(sys.executable, "-P", "-m", "model_server.simulator", *_flat(flags)),
+        argv=(sys.executable, "-P", "-m", "model_server.simulator", *flat(flags)),
         prompt_rate=SPEED * 1e6 / 40,
     )
 
@@ -118,13 +118,14 @@ def _vllm(directory: Path) -> DemoPool:
             gap=4.0,
             answer=(8, 16),
         ),
-        argv=(sys.executable, "-P", "-m", "model_server.launch", folder, *_flat(flags)),
+        argv=(sys.executable, "-P", "-m", "model_server.launch", folder, *flat(flags)),
         prepare=(sys.executable, "-P", "-m", "model_server.tiny_model", folder, "--size", "small"),
         start_seconds=300.0,
     )
 
 
-def _flat(flags: dict[str, object]) -> tuple[str, ...]:
+def flat(flags: dict[str, object]) -> tuple[str, ...]:
+    """Return flags and their values as a command line."""
     return tuple(text for name, value in flags.items() for text in (name, str(value)))
 
 

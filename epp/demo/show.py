@@ -113,12 +113,14 @@ async def _keep(console: Console, testbed: Testbed, model: str) -> None:
 def _writable(path: Path) -> Path:
     """Return where to write the report: a bare name may move to a temporary folder.
 
-    Raises `ConfigError` for a folder that was asked for and cannot be written, and if there is no
-    temporary one.
+    Raises `ConfigError` for a place that was asked for and cannot be written, and if there is no
+    temporary folder.
     """
     if path.is_dir():
         raise ConfigError(f"cannot write the report to {path}: it is a folder")
-    if os.access(path.parent, os.W_OK | os.X_OK):
+    if os.access(path.parent, os.W_OK | os.X_OK) and (
+        os.access(path, os.W_OK) or not path.exists()
+    ):
         return path
     if path.parent != Path():
         raise ConfigError(f"cannot write the report to {path}")

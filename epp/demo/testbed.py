@@ -11,7 +11,7 @@ import msgspec
 
 from epp.demo.pools import DemoPool
 from epp.gateway.processes import Process, ProcessDied, free_port, spawn
-from epp.system.first import first_of
+from epp.system.first import race
 
 PolicyName = Literal["round-robin", "least-ttft", "linear"]
 
@@ -33,7 +33,7 @@ class Testbed(msgspec.Struct, frozen=True):
 
     async def while_up(self, work: Coroutine[None, None, object]) -> None:
         """Await `work`. Raises `ProcessDied` as soon as any of the processes ends."""
-        await first_of(work, *(process.watch() for process in self.processes))
+        await race(work, *(process.watch() for process in self.processes))
 
 
 @contextlib.asynccontextmanager
@@ -65,13 +65,15 @@ async def start_testbed(
 
 
 async def prepare(pool: DemoPool, directory: Path) -> None:
-    """Run the pool's `prepare` command. Raises `ProcessDied` if it fails."""
+    """Run the pool's `prepare` command. Raises `ProcessDied` if it fails or takes too long."""
     if not pool.prepare:
         return
     process = await spawn("prepare", pool.prepare, log_dir=directory)
     try:
         if await process.wait_exit(PREPARE_SECONDS) != 0:
             raise ProcessDied(f"preparing the model failed:\n{process.log_path.read_text()}")
+    except TimeoutError:
+        raise ProcessDied(f"preparing the model took {PREPARE_SECONDS:g} s and more") from None
     finally:
         await process.stop(0)
 

@@ -69,6 +69,7 @@ class Child:
             await self._watch()
         except ProcessDied:
             self.ended = True
+            self.pass_on()  # its last lines: a new start empties the log
             await self._hooks.changed(False)  # noqa: FBT003 (as above)
             raise
 

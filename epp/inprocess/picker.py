@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.app.core import PickerCore
 from epp.app.discovery import GivenEndpoints
 from epp.app.jobs import attempt, keep_running
@@ -73,7 +73,7 @@ class InProcessPicker:
         self._closed = False
 
     async def start(self) -> Self:
-        """Read the endpoints and their first metrics pages, which takes 0.3 seconds at most.
+        """Read the endpoints, and wait at most 0.3 seconds for their first metrics pages.
 
         Raises `ConfigError` for endpoints that cannot be used and a port that is taken.
         """
@@ -108,9 +108,9 @@ class InProcessPicker:
     async def _listen(self, core: PickerCore) -> None:
         if self._metrics_port is None:
             return
-        readers = Readers(debug=core.pages())
+        settings = OperatorSettings(debug=core.pages())
         operators = OperatorServer(
-            core.telemetry, lambda: core.ready, _LOOPBACK, self._metrics_port, readers
+            core.telemetry, lambda: core.ready, _LOOPBACK, self._metrics_port, settings
         )
         try:
             await operators.start()

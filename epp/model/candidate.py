@@ -73,7 +73,7 @@ class Candidate(Value):
         self.cached_tokens: Final = cached_tokens
         """How many of them its cache is predicted to serve; `trust` is taken into account."""
         self.matched_blocks: Final = matched_blocks
-        """The cached tokens in blocks."""
+        """How many leading blocks the index finds here; `trust` does not reduce them."""
         self.total_blocks: Final = total_blocks
         """The blocks of the request's prompts."""
         self.queued_prefill_seconds: Final = queued_prefill_seconds

@@ -34,7 +34,7 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
     context. They wait while the request is prefilled.
     """
     tokens, model = quote.tokens, quote.target_model
-    looked_back = tokens + length / 2
+    mean_context = tokens + length / 2
     estimates = quote.estimates(eligible.places)
     found: list[Candidate] = []
     prefilling = 0
@@ -51,13 +51,13 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
         if ledger.external_waiting:
             each = prefill if tokens else pod.prefill.step * slowness
             queued += ledger.external_waiting * each
-        taken = 0.0
+        slot = 0.0
         if takes_slot:
-            wait, taken = pod.slot_seconds(model, length)
+            wait, slot = pod.slot_seconds(model, length)
             queued = max(queued, wait)
         running = pod.running
-        beside = pod.decode_seconds(running)
-        theirs = length * pace.decode_seconds(1.0, looked_back) + prefill
+        decode = pod.decode_seconds(running)
+        cost_to_each = length * pace.decode_seconds(1.0, mean_context) + prefill
         found.append(
             Candidate(
                 endpoint=pod.endpoint,
@@ -69,10 +69,10 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
                 queued_prefill_seconds=queued,
                 prefill_seconds=prefill,
                 class_prefill_seconds=estimate.seconds,
-                decode_seconds=beside,
-                generation_seconds=length * (pace.step_seconds(1.0, looked_back) + beside),
-                crowding_seconds=length * beside + running * theirs,
-                slot_seconds=taken,
+                decode_seconds=decode,
+                generation_seconds=length * (pace.step_seconds(1.0, mean_context) + decode),
+                crowding_seconds=length * decode + running * cost_to_each,
+                slot_seconds=slot,
                 requests=ledger.requests,
                 in_flight_tokens=ledger.queued_tokens,
                 ttft_share=ttft_share,

@@ -124,3 +124,12 @@ class Decision(Value):
     def served_at(self, target: Target) -> Target:
         """Return the endpoint's own target for the one that the proxy reported as served."""
         return self.endpoint.target if target in self.targets[:1] else target
+
+    def served_endpoint(self, served: Target | None) -> Endpoint:
+        """Return the candidate that the proxy reported as served; the preferred one if unknown."""
+        target = self.endpoint.target if served is None else self.served_at(served)
+        if target != self.endpoint.target:
+            for each in self.candidates:
+                if each.endpoint.target == target:
+                    return each.endpoint
+        return self.endpoint

@@ -14,6 +14,8 @@ EndpointId = NewType("EndpointId", str)
 
 Target = NewType("Target", str)
 """`ip:port`, IPv6 in brackets: the form that Envoy takes."""
+EngineId = tuple[str, Target, int | None]
+"""The identity of an engine: pod UID, target, data-parallel rank."""
 
 RANK_LABEL = "warmpick.io/data-parallel-rank"
 """Which engine of a server that runs several behind one port an endpoint is: 0, 1, ..."""
@@ -114,8 +116,8 @@ class Endpoint:
             object.__setattr__(self, "rank", _number(self.labels.get(RANK_LABEL, "")))
 
     @property
-    def engine(self) -> tuple[str, Target, int | None]:
-        """The identity of the engine: an endpoint that changes in it has an empty cache."""
+    def engine(self) -> EngineId:
+        """The identity of its engine: an endpoint that changes in it has an empty cache."""
         return self.uid, self.target, self.rank
 
     @property
@@ -143,6 +145,11 @@ def attribute_key(name: str, producer: str = "") -> str:
     return f"{name}/{producer}" if producer else name
 
 
+DCGM_EXTRACTOR = "dcgm-extractor"
+"""The producer of `GPUUtilization`, under whatever name its extractor is configured."""
+MULTICLUSTER_KV_USAGE = "llm-d.ai/multicluster-kv-cache-utilization"
+MULTICLUSTER_QUEUE_SIZE = "llm-d.ai/multicluster-queue-size"
+"""Keys of `Load.attributes`, of any producer (llm-d-router)."""
 NO_ATTRIBUTES: Mapping[str, float] = MappingProxyType({})
 
 
@@ -263,8 +270,7 @@ class CacheStats(msgspec.Struct, frozen=True):
 
     `capacity`, `used` (by requests) and `filled` (used, or left by requests) are in tokens;
     `blocks` can be found by their hashes. `trust`, in 0..1, is the share of recent predictions
-    that held. `engine` names the rules by which the cache is modelled; `live` says that the
-    engine's own events correct it.
+    that held. `live`: the engine's own events correct the model.
     """
 
     endpoint: Endpoint
@@ -273,5 +279,4 @@ class CacheStats(msgspec.Struct, frozen=True):
     filled: int
     blocks: int
     trust: float
-    engine: str
     live: bool

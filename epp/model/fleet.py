@@ -1,8 +1,9 @@
 """The fleet, the one mutable object of the model: events go in, candidates come out.
 
-Every event goes through `Fleet.apply`, including those that the fleet guesses or finds itself;
-`Fleet.subscribe` notifies listeners of all of them. If the fleet fails on an event, the changes
-made so far stay, listeners are notified, and the error goes to `on_fault` instead of the sender.
+`Fleet.apply` takes events from outside; those that the fleet guesses or finds itself join them in
+`Fleet._take`. `Fleet.subscribe` notifies listeners of all of them. If the fleet fails on an event,
+the changes made so far stay, listeners are notified, and the error goes to `on_fault` instead of
+the sender.
 
 It has one writer, on the event loop between awaits, and does not read the clock: every call is
 given the time in seconds, which never decreases.
@@ -97,7 +98,7 @@ class Fleet:
             self._prompts, self.output_lengths, self.pods, ejects=outliers.consecutive_failures > 0
         )
         self._listeners: Final = Listeners()
-        self._on_repeated: Final = self._learn
+        self._on_repeated: Final = self._take
         self._version = 0  # counts changes of the index, and of the inputs of predictions
 
     # Queries.
@@ -164,7 +165,7 @@ class Fleet:
         if now >= self._unobserved.due:
             self._catch_up(now)
         if now >= self._outliers.due:
-            self._learn_found(self._outliers.returns(now), now)
+            self._take_all(self._outliers.returns(now), now)
         model = quote.target_model
         eligible = self.pods.eligible(quote.subset, model, whole=whole, ejected=ejected)
         # Prompts that an engine has reached since then are in its cache by now.
@@ -205,47 +206,47 @@ class Fleet:
             self._catch_up(now)
         if type(event) is Aborted:
             event = measured(event, self.in_flight, now)
-        self._learn(event, now)
+        self._take(event, now)
 
-    def _learn(self, event: Event, now: float, *, guessed: bool = False) -> None:
+    def _take(self, event: Event, now: float, *, guessed: bool = False) -> None:
         kind = type(event)
         found: Sequence[Found] = ()
         try:
             if guessed or kind not in _OUTCOMES:
                 _HANDLERS[kind](self, event, now)
             else:
-                found = self._learn_outcome(event, now)
+                found = self._take_outcome(event, now)
         except FAULTS as error:  # whatever the error, the rest goes on
             self._on_fault(f"fleet/{kind.__name__}", error)
         self._version += 1
         self._listeners.notify(event, now, guessed=guessed)
         if found:
-            self._learn_found(found, now)
+            self._take_all(found, now)
         if self._outliers.due < inf and kind is not Returned:
-            self._learn_found(self._outliers.returns(now), now)
+            self._take_all(self._outliers.returns(now), now)
 
-    def _learn_outcome(self, event: Event, now: float) -> Sequence[Found]:
+    def _take_outcome(self, event: Event, now: float) -> Sequence[Found]:
         try:
             return self._outliers.observe(cast(Outcome, event), now)
         finally:
             _HANDLERS[type(event)](self, event, now)
 
-    def _learn_found(self, found: Sequence[Event], now: float, *, guessed: bool = False) -> None:
-        for event in found:
-            self._learn(event, now, guessed=guessed)
+    def _take_all(self, events: Sequence[Event], now: float, *, guessed: bool = False) -> None:
+        for event in events:
+            self._take(event, now, guessed=guessed)
 
     def _catch_up(self, now: float) -> None:
         """Apply the events that are guessed to have happened unobserved up to now."""
         for at, event in self._unobserved.advance(now):
-            self._learn(event, at, guessed=True)
+            self._take(event, at, guessed=True)
 
     def _upsert(self, event: EndpointUpserted, now: float) -> None:
         if self.pods.upsert(event.endpoint):
-            self._learn_found(self._unobserved.ends_at(event.endpoint.id, now), now, guessed=True)
+            self._take_all(self._unobserved.ends_at(event.endpoint.id, now), now, guessed=True)
 
     def _remove(self, event: EndpointRemoved, now: float) -> None:
         self.pods.remove(event.endpoint_id)
-        self._learn_found(self._unobserved.ends_at(event.endpoint_id, now), now, guessed=True)
+        self._take_all(self._unobserved.ends_at(event.endpoint_id, now), now, guessed=True)
 
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
@@ -260,7 +261,7 @@ class Fleet:
                 self.pods.follow_anew()
             self.pods.save_memory()
             if isinstance(event, ScrapeFailed):
-                self._learn_found(self._outliers.missed(pod, event.reason, now), now)
+                self._take_all(self._outliers.missed(pod, event.reason, now), now)
 
     def _reported(self, event: LoadReported, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is None:
@@ -272,17 +273,17 @@ class Fleet:
         if len(self._unobserved) and pod.load.counted:
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
             over = self._unobserved.reconcile(event.endpoint_id, pod.load, booked, coming)
-            self._learn_found(over, now, guessed=True)
+            self._take_all(over, now, guessed=True)
         if pod.idle_reports.report(pod.load) and (lost := lost_at(pod, self.in_flight)):
-            self._learn(BooksCorrected(event.endpoint_id, lost), now, guessed=True)
+            self._take(BooksCorrected(event.endpoint_id, lost), now, guessed=True)
         pod.close_books(now)
-        self._learn_found(self._outliers.reported(pod, before, now), now)
+        self._take_all(self._outliers.reported(pod, before, now), now)
 
     def _corrected(self, event: BooksCorrected, now: float) -> None:
         for request in event.requests:
             in_flight = self.in_flight.get(request)
             if in_flight is None or in_flight.is_over:
-                self._learn(Aborted(request), now, guessed=True)
+                self._take(Aborted(request), now, guessed=True)
         if (pod := self.pods.get(event.endpoint_id)) is not None:
             keep_those_at(pod, self.in_flight, now)
 
@@ -333,8 +334,8 @@ class Fleet:
         if (pod := self.pods.at(event.target, in_flight.pod.endpoint.rank)) is None:
             return
         if event.retried:
-            self._learn_found(self._outliers.passed_over(in_flight), now)
-        in_flight.leave(now, revoked=True)
+            self._take_all(self._outliers.passed_over(in_flight), now)
+        in_flight.move(now)
         if in_flight.is_at(pod):
             in_flight.aggregate(now)
         self._send(in_flight, pod, now)

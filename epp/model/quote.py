@@ -51,7 +51,7 @@ _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
 class Quote:
     """One request, to be estimated and admitted; holds no text and no reference to the request.
 
-    The first six fields are the request's. What `look_up` found is valid for one state of one
+    The first seven fields are the request's. What `look_up` found is valid for one state of one
     index; nothing else changes.
     """
 
@@ -68,6 +68,7 @@ class Quote:
         self.stream: Final = request.stream
         self.max_tokens: Final = request.max_tokens
         self.subset: Final = request.subset
+        self.skip_reading_prefix_cache: Final = request.skip_reading_prefix_cache
         self.chains: Final = chains
         """The blocks of its prompts."""
         self.token_offsets: Final = token_offsets

@@ -6,18 +6,12 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
-from epp.model.endpoint import attribute_key
+from epp.model.endpoint import DCGM_EXTRACTOR, attribute_key
 from epp.policy.attribute_sources import NumberAttributes
 from epp.policy.plugins import Candidates, PluginContext
 
-_CORE_EXTRACTOR = "core-metrics-extractor"
-"""The producer of the attributes that configurations define."""
-_DCGM_EXTRACTOR = "dcgm-extractor"
-"""llm-d-router 0.10 names its attribute by both: `GPUUtilization/dcgm-extractor`."""
-
-MULTICLUSTER_QUEUE_SIZE = "llm-d.ai/multicluster-queue-size"
-MULTICLUSTER_KV_USAGE = "llm-d.ai/multicluster-kv-cache-utilization"
-"""Keys of `Load.attributes`, of any producer (llm-d-router)."""
+CORE_EXTRACTOR = "core-metrics-extractor"
+"""The producer of the attributes that configurations define, under whatever name it has there."""
 
 
 class Attribute(msgspec.Struct, frozen=True):
@@ -47,13 +41,14 @@ def find_attribute(context: PluginContext, name: str, producer: str | None) -> A
     """
     if producer is None:
         short, slash, last = name.rpartition("/")
-        if short and last == _DCGM_EXTRACTOR:
+        # llm-d-router 0.10 names its attribute by both: `GPUUtilization/dcgm-extractor`.
+        if short and last == DCGM_EXTRACTOR:
             return find_attribute(context, short, last)
         if slash:
             raise ConfigError(
                 f"attribute `{name}` has a `/`: name its producer with `producer`; empty: any"
             )
-        return Attribute(name, attribute_key(name, _CORE_EXTRACTOR))
+        return Attribute(name, attribute_key(name, CORE_EXTRACTOR))
     found = context.plugin(producer, object, _ANYONE)
     source = found if isinstance(found, NumberAttributes) else None
     return Attribute(name, attribute_key(name, producer), source)

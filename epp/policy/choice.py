@@ -11,7 +11,7 @@ from typing import Final, SupportsIndex
 from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision, Score
-from epp.model.endpoint import Target
+from epp.model.endpoint import EngineId
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PickContext, PluginTimer, Unseen, misreturned
 from epp.policy.profile import Profile
@@ -176,9 +176,7 @@ class Plan:
         return totals, scores
 
 
-def _at_home(
-    candidates: Sequence[Candidate], home: tuple[str, Target, int | None]
-) -> Sequence[Candidate]:
+def _at_home(candidates: Sequence[Candidate], home: EngineId) -> Sequence[Candidate]:
     """Return only the candidate that has the response a request needs; all if none has it."""
     return [each for each in candidates if each.endpoint.engine == home] or candidates
 

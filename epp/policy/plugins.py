@@ -24,7 +24,7 @@ import msgspec
 from epp.errors import PickerFault
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.endpoint import EndpointId, Target
+from epp.model.endpoint import EndpointId, EngineId, Target
 from epp.model.events import EndpointRemoved, Event
 from epp.model.listeners import Listener
 from epp.model.request import InferenceRequest, Usage
@@ -71,7 +71,7 @@ class PickContext(msgspec.Struct, frozen=True):
     below: Callable[[int], int]
     turn: int
     unseen: Unseen | None = None
-    home: tuple[str, Target, int | None] | None = None
+    home: EngineId | None = None
 
 
 class PluginTimer(Protocol):

@@ -77,9 +77,10 @@ class AttributeReporter(msgspec.Struct, frozen=True, eq=False):
     condition: Any
 
     def report(self, usage: Usage) -> tuple[str, str, float] | None:
-        """Return the value to report about a response.
+        """Return the value to report about a response, rounded towards zero.
 
-        None if the condition does not hold, or the value is 0, infinite or not a number.
+        None if the condition does not hold, or the value is between -1 and 1, infinite or not a
+        number.
         """
         data = {"usage": _numbers(usage)}
         # The value of what cannot be evaluated is a text; a number divided by 0.0 is infinite.

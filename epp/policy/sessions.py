@@ -19,7 +19,8 @@ from epp.policy.attribute_sources import SessionId, find_producer
 from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import mapped_to, without_effect
-from epp.policy.flow.fairness import StartTimeFairness
+from epp.policy.flow.fairness import flow_by_fairness_id
+from epp.policy.flow.held import HeldRequest
 from epp.policy.plugins import (
     Candidates,
     Headers,
@@ -148,10 +149,11 @@ class _PinScorer(_PinPlugin):
 
 
 class _AgentSessions(_PinScorer):
-    def __init__(self, pins: "_Bindings") -> None:
-        super().__init__(pins)
-        shared = StartTimeFairness()
-        self.flow_of, self.cost = shared.flow_of, shared.cost
+    flow_of = staticmethod(flow_by_fairness_id)
+
+    def cost(self, held: HeldRequest) -> float:
+        """Return the engine's seconds that the request takes."""
+        return held.work
 
     def saturation(self, candidates: Candidates) -> float:
         """Return 0, as requests wait for room at endpoints and not for the pool; 1 without any."""
@@ -191,11 +193,7 @@ class _Tokens:
         stage = decision.of(self._profile)
         if stage is None:
             return ()
-        endpoint = stage.endpoint
-        target = None if served is None else decision.served_at(served)
-        if stage is decision and target is not None and endpoint.target != target:
-            others = (each.endpoint for each in decision.candidates)
-            endpoint = next((each for each in others if each.target == target), endpoint)
+        endpoint = decision.served_endpoint(served) if stage is decision else stage.endpoint
         return ((self._header, b64encode(endpoint.id.encode()).decode()),)
 
 

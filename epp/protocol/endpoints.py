@@ -111,7 +111,7 @@ class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Each is an `EndpointEntry`."""
 
 
-def parse_endpoints(text: bytes, resolve: Resolve | None = None) -> tuple[Endpoint, ...]:
+def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
     """Parse YAML `{endpoints: [{name, namespace, address, port, labels, ...}]}`.
 
     Defaults: the namespace "default", no labels, and a whole server. Raises `ConfigError` with
@@ -119,17 +119,18 @@ def parse_endpoints(text: bytes, resolve: Resolve | None = None) -> tuple[Endpoi
     ill-typed fields, labels of ours that are not numbers, an address that is not an IP address,
     names or `address:port` pairs that repeat, unless the latter are of different ranks, and for
     more than 16,384 endpoints.
-
-    With `resolve` the entries are clusters, whose addresses may be host names; those without an
-    IP address are left out.
     """
-    return finish(endpoints_steps(text, resolve))
+    return finish(endpoints_steps(text))
 
 
 def endpoints_steps(
     text: bytes, resolve: Resolve | None = None
 ) -> Generator[None, None, tuple[Endpoint, ...]]:
-    """Parse as `parse_endpoints` does, with a pause about each millisecond."""
+    """Parse as `parse_endpoints` does, with a pause about each millisecond.
+
+    With `resolve` the entries are clusters, whose addresses may be host names; those without an
+    IP address are left out.
+    """
     loaded = yield from yaml_steps(text)
     if loaded is None:
         raise ConfigError("the file is empty; for no endpoints write `endpoints: []`")

@@ -117,7 +117,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exchange_seconds: float | None = None
     """After how long what one picker has seen reaches the others; None: never."""
     scrape_seconds: float = 1.0
-    """How often each picker scrapes each pod."""
+    """Seconds between a picker's scrapes of a pod."""
     observation: Observation = AUTO
     """Which responses are observed to their end."""
     transfer_seconds_per_token: float = 0.0

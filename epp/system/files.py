@@ -28,7 +28,7 @@ def read_regular(path: Path, most: int) -> bytes:
 def signature_of(path: Path) -> Signature:
     """Return a value that changes with a file. Raises `ConfigError` if it is not a regular one."""
     status = _status(path)
-    _check(status, path, status.st_size)
+    _check(status, path)
     return _signature(status)
 
 
@@ -56,18 +56,21 @@ class FollowedFile:
         Raises `ConfigError` as `read_regular` does.
         """
         seen, self._seen = self._seen, None
-        if seen is not None:
-            found = _signature(_status(self.path))
-            before, self._unfinished = self._unfinished, found
-            unfinished = found not in {seen, before} and found[_INODE] == seen[_INODE]
-            self._waits = self._waits + 1 if unfinished else 0
-            waits = unfinished and (self._waits <= _MOST_WAITS or not found[_SIZE])
-            if waits or (found == seen and not self._again):
-                self._seen = seen
-                return None
+        if seen is not None and not self._is_due(seen, _signature(_status(self.path))):
+            self._seen = seen
+            return None
         self._again, self._waits = False, 0
         content, self._seen = _read(self.path, self._most)
         return content
+
+    def _is_due(self, seen: Signature, found: Signature) -> bool:
+        """Return whether to read the file, given its last and its present signature."""
+        before, self._unfinished = self._unfinished, found
+        if found in {seen, before} or found[_INODE] != seen[_INODE]:
+            self._waits = 0
+            return found != seen or self._again
+        self._waits += 1  # it is being written in place
+        return self._waits > _MOST_WAITS and found[_SIZE] > 0
 
     def forget(self) -> None:
         """Make the next call return the content, changed or not."""
@@ -75,16 +78,16 @@ class FollowedFile:
 
 
 def _read(path: Path, most: int) -> tuple[bytes, Signature]:
-    _check(_status(path), path, most)  # a device may act on being opened
+    _check(_status(path), path)  # a device may act on being opened
     try:
         with open(path, "rb", opener=_at_once) as file:
             status = os.fstat(file.fileno())
-            _check(status, path, most)
+            _check(status, path)
             content = file.read(most + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
-    if len(content) > most:  # files of proc(5) tell no size
-        raise _too_long(path, most)
+    if len(content) > most:
+        raise ConfigError(f"it is longer than {most} bytes", str(path))
     return content, _signature(status)
 
 
@@ -95,15 +98,9 @@ def _status(path: Path) -> os.stat_result:
         raise _unreadable(path, error) from error
 
 
-def _check(status: os.stat_result, path: Path, most: int) -> None:
+def _check(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError("it is not a regular file", str(path))
-    if status.st_size > most:
-        raise _too_long(path, most)
-
-
-def _too_long(path: Path, most: int) -> ConfigError:
-    return ConfigError(f"it is longer than {most} bytes", str(path))
 
 
 def _unreadable(path: Path, error: Exception) -> ConfigError:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 
 
-async def first_of(*work: Awaitable[object]) -> None:
+async def race(*work: Awaitable[object]) -> None:
     """Wait until one has ended, and raise what it raised; the others are cancelled, and end."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:

@@ -37,10 +37,12 @@ class AddressBook:
         servers: tuple[ModelServer, ...],
         path: Path | None,
         folder: Path,
+        say: Say,
         names: HostNames | None = None,
     ) -> None:
         self.addresses: tuple[Address, ...] = ()
-        self._servers, self._path, self._folder = servers, path, folder
+        self._servers, self._path, self._folder, self._say = servers, path, folder, say
+        self._relay: PageRelay | None = None
         self._file = FollowedFile(path, MAX_BYTES) if path else None
         self._names = names or HostNames()
         self._problems: dict[str, str] = {}
@@ -50,9 +52,9 @@ class AddressBook:
         """The file that the picker reads its endpoints from."""
         return self._path or self._folder / ENDPOINTS_FILE
 
-    async def load(self, say: Say, relay: PageRelay | None) -> None:
+    async def load(self, relay: PageRelay | None) -> None:
         """Find the addresses for the first time. Raises `ConfigError` for a file it cannot read."""
-        self._say, self._relay = say, relay
+        self._relay = relay
         await self._write(await self._look() or ())
 
     async def run(self) -> NoReturn:

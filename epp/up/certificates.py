@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from epp.adapters.tls import MAX_BYTES, check_pair
+from epp.app.process import file_of
 from epp.errors import ConfigError
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import read_regular
@@ -104,7 +105,5 @@ def client_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def _read(path: Path, flag: str) -> bytes:
-    try:
+    with file_of(flag):
         return read_regular(path, MAX_BYTES)
-    except ConfigError as error:
-        raise ConfigError(error.problem, f"{flag} {error.place}") from None

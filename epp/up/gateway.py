@@ -68,7 +68,7 @@ class Gateway:
             api_key_env=options.api_key_env,
         )
         self._certificate = self._served_certificate()
-        self._addresses = AddressBook(options.servers, options.endpoints_path, folder)
+        self._addresses = AddressBook(options.servers, options.endpoints_path, folder, terminal.say)
         self._relay: PageRelay | None = None
         self._models: ModelList | None = None
         self._picker = Child("picker", self._picker_argv(), folder, self._picker_hooks())
@@ -173,7 +173,7 @@ class Gateway:
         process does not start.
         """
         with file_of(self._options.endpoints_setting):
-            await self._addresses.load(self._terminal.say, self._started_relay())
+            await self._addresses.load(self._started_relay())
         how = self._options.servers, self._tls, self._api_key
         probing = probe(self._addresses.addresses, *how)
         self._models = await self._started_models()

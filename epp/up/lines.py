@@ -55,8 +55,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (it is recogn
 class Front(msgspec.Struct, frozen=True, kw_only=True):
     """The facts in the first lines: where clients connect, and by which policy requests are routed.
 
-    `opened`: others than this machine can connect. `key_added`: requests get a key of ours.
-    `endpoints_file` lists the servers, if no URLs do.
+    `key_added`: requests get a key of ours. `endpoints_file` lists the servers, if no URLs do.
     """
 
     ip: str

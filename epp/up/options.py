@@ -13,7 +13,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ModelServer, ...] = ()
     """The model servers."""
     endpoints_path: Path | None = None
-    """The endpoints file in their place."""
+    """The endpoints file, in place of `servers`."""
     endpoints_setting: str = "--endpoints-file"
     """What names that file."""
     host: str = "127.0.0.1"

@@ -1,6 +1,5 @@
 """The model servers of `epp up`: their URLs, and the addresses that these stand for."""
 
-import re
 import socket
 from collections.abc import Iterable, Sequence
 from urllib.parse import SplitResult, urlsplit
@@ -9,11 +8,11 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.model.endpoint import canonical_ip, target_of
+from epp.printable import without_user
 from epp.system.host_names import of_one_family
 
 _PORTS = {"http": 80, "https": 443}
 _LAST_PORT = 65_535
-_CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 _LONGEST_NAME, _LONGEST_LABEL = 253, 63
 
 
@@ -79,7 +78,7 @@ def any_https(servers: Iterable[ModelServer]) -> bool:
 
 def _model_server(url: str) -> ModelServer:
     example = "write http://10.0.0.11:8000"
-    told = _CREDENTIALS.sub(r"\1...@", url).partition("?")[0]  # without what may be a secret
+    told = without_user(url).partition("?")[0]  # without what may be a secret
     if "://" not in url:
         example = f"write http://{url}" if _looks_whole(url) else example
         raise ConfigError(f"no http:// or https:// before the host; {example}", told)

@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 
-class Refused(ValueError):
+class InvalidAdapters(ValueError):
     """The file is invalid; the message says where."""
 
 
@@ -74,24 +74,28 @@ SYNCER = "vLLMLoRAConfig"
 
 
 def read(text: str, served: str) -> Wanted:
-    """Return what the text of a file asks for; nothing for an empty one. Raises `Refused`.
+    """Return what the text of a file asks for; nothing for an empty one. Raises `InvalidAdapters`.
 
     `served` is the name of the model itself, which an adapter cannot have.
     """
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Refused(f"not YAML: {' '.join(str(error).split())}") from error
+        raise InvalidAdapters(f"not YAML: {' '.join(str(error).split())}") from error
     if given is None:
         return Wanted()
     if not isinstance(given, dict):
-        raise Refused("this must be a mapping, such as `adapters: [{name: sql, path: /sql}]`")
+        raise InvalidAdapters(
+            "this must be a mapping, such as `adapters: [{name: sql, path: /sql}]`"
+        )
     try:
         wanted = _syncer(given[SYNCER]) if SYNCER in given else _own(given)
     except msgspec.ValidationError as error:
-        raise Refused(str(error)) from error
+        raise InvalidAdapters(str(error)) from error
     if served in wanted.present:
-        raise Refused(f"{served} is the name of the model itself: give the adapter another name")
+        raise InvalidAdapters(
+            f"{served} is the name of the model itself: give the adapter another name"
+        )
     return wanted
 
 
@@ -104,7 +108,7 @@ def _syncer(given: object) -> Wanted:
     present = _by_name([Adapter(each.id, each.source) for each in config.ensure_exist.models])
     absent = frozenset(each.id for each in config.ensure_not_exist.models)
     if both := sorted(absent & present.keys()):
-        raise Refused(f"{', '.join(both)}: listed in both ensureExist and ensureNotExist")
+        raise InvalidAdapters(f"{', '.join(both)}: listed in both ensureExist and ensureNotExist")
     return Wanted(present, absent)
 
 
@@ -112,7 +116,7 @@ def _by_name(adapters: list[Adapter]) -> dict[str, Adapter]:
     named: dict[str, Adapter] = {}
     for adapter in adapters:
         if named.setdefault(adapter.name, adapter) != adapter:
-            raise Refused(f"{adapter.name} is listed twice, with different paths")
+            raise InvalidAdapters(f"{adapter.name} is listed twice, with different paths")
     return named
 
 

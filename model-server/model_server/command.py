@@ -36,7 +36,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 def size(text: str) -> int:
-    """Return the bytes in a text such as 512M or 2GiB; raises `ValueError`."""
+    """Return the bytes in a text such as 512M or 2GiB. Raises `ArgumentTypeError`."""
     found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text, re.IGNORECASE)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 2G")

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from model_server import command
-from model_server.adapters import Refused
+from model_server.adapters import InvalidAdapters
 from model_server.client import Client, opened
 from model_server.command import Launch
 from model_server.engine import (
@@ -179,7 +179,7 @@ async def run(launch: Launch, engine_command: tuple[str, ...] = VLLM_COMMAND) ->
             port = reserved.getsockname()[1]
             settings = msgspec.structs.replace(settings, port=port)
             return await _run(msgspec.structs.replace(launch, settings=settings), engine_command)
-    except Refused as refusal:
+    except InvalidAdapters as refusal:
         _say(f"cannot start: {refusal}")
         return 2
     except OSError as refusal:

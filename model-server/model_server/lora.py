@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from model_server.adapters import Adapter, Load, Refused, Step, Unload, Wanted, read, steps
+from model_server.adapters import Adapter, InvalidAdapters, Load, Step, Unload, Wanted, read, steps
 from model_server.client import Client, Unanswered
 from model_server.standing import AdapterState, Standing
 
@@ -20,13 +20,13 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 def read_adapters(file: Path, served: str) -> Wanted:
-    """Return what the file asks for. Raises `Refused`, which names the file."""
+    """Return what the file asks for. Raises `InvalidAdapters`, which names the file."""
     try:
         return read(file.read_text(encoding="utf-8"), served)
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{file}: {error}") from error
-    except Refused as error:
-        raise Refused(f"{file}: {error}") from error
+        raise InvalidAdapters(f"{file}: {error}") from error
+    except InvalidAdapters as error:
+        raise InvalidAdapters(f"{file}: {error}") from error
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class AdapterSync:
         """Read the file; return why it cannot be read."""
         try:
             self._wanted = read_adapters(self._file, self._served)
-        except Refused as error:
+        except InvalidAdapters as error:
             return str(error)
         return ""
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from model_server.adapters import Adapter, Load, Refused, Unload, Wanted, read, steps
+from model_server.adapters import Adapter, InvalidAdapters, Load, Unload, Wanted, read, steps
 
 from .launched import SIMULATED, Launched, ask, eventually
 
@@ -82,7 +82,7 @@ def test_both_forms_are_read(text, expected):
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_place(text, says):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidAdapters) as refused:
         read(text, "base")
     assert says in str(refused.value)
 

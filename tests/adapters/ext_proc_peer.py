@@ -1,6 +1,5 @@
 """Envoy's side of an ext_proc stream, from its own messages and stubs (xds-protos)."""
 
-import asyncio
 import json
 import time
 from contextlib import asynccontextmanager
@@ -65,12 +64,6 @@ class Director:
 
     def ends(self):
         return [record.outcome for record in self.records]
-
-
-async def until(condition):
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -33,8 +33,8 @@ POOL = [
     (C, UNREPORTED, False),
 ]
 BELIEFS = [
-    CacheStats(A, 1000, 250, 900, 40, 0.75, "vllm", live=True),
-    CacheStats(B, 1_000_000, 0, 0, 0, 1.0, "sglang", live=False),
+    CacheStats(A, 1000, 250, 900, 40, 0.75, live=True),
+    CacheStats(B, 1_000_000, 0, 0, 0, 1.0, live=False),
 ]
 
 

@@ -25,8 +25,8 @@ from tests.adapters.ext_proc_peer import (
     response_body,
     response_head,
     streamed,
-    until,
 )
+from tests.tasks import until
 
 
 class TestConversations:

@@ -27,8 +27,8 @@ from tests.adapters.ext_proc_peer import (
     kind,
     response_body,
     response_head,
-    until,
 )
+from tests.tasks import until
 
 
 class TestFaults:

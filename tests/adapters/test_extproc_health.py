@@ -13,7 +13,7 @@ from epp.protocol.health import ServingStatus
 from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind, serving
 from tests.native.built import needs_native
 
-CHECK = "/grpc.health.v1.Health/Check"
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 
 
 @asynccontextmanager
@@ -62,6 +62,17 @@ async def test_a_check_without_a_request(director):
     async with checked(server_class("native"), director) as (_, channel):
         call = channel.stream_unary(CHECK)(iter(()), timeout=DEADLINE)
         assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@needs_native  # grpcio passes over further requests
+async def test_a_watch_that_is_ended_for_a_long_request_is_forgotten(director):
+    async with checked(server_class("native"), director) as (services, channel):
+        watch = channel.stream_stream(WATCH)(timeout=DEADLINE)
+        await watch.write(b"")
+        await watch.read()
+        await watch.write(bytes(3 << 20))
+        assert await watch.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not services._watchers
 
 
 async def test_health_is_not_served_beside_ext_proc_by_default(transport, director):

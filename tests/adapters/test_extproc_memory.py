@@ -18,9 +18,9 @@ from tests.adapters.ext_proc_peer import (
     response_body,
     response_head,
     serving,
-    until,
 )
 from tests.native.built import needs_native
+from tests.tasks import until
 
 PROBE = """
 from resource import RUSAGE_SELF, getrusage

@@ -23,10 +23,10 @@ from tests.adapters.ext_proc_peer import (
     kind,
     response_body,
     response_head,
-    until,
 )
 from tests.adapters.self_signed import KEYS, self_signed
 from tests.loopbacks import loopbacks
+from tests.tasks import until
 
 TO_LOCALHOST = ("grpc.ssl_target_name_override", "localhost")
 

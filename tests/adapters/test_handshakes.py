@@ -14,6 +14,7 @@ from epp.system.handshakes import Handshakes
 from epp.system.port import Port
 from tests.native import wire
 from tests.processes import no_descriptor_left
+from tests.tasks import until
 
 HELLO = wire.client_hello()
 LONG = b"\x16\x03\x01" + (8_000).to_bytes(2, "big") + bytes(4_000)
@@ -78,11 +79,6 @@ async def served(request, context):
         yield made
         made.close()
         await made.leave()
-
-
-async def until(holds):
-    while not holds():
-        await asyncio.sleep(0.001)
 
 
 async def end_of(reader):

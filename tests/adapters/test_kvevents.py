@@ -351,6 +351,17 @@ async def test_endpoints_are_subscribed_to_separately():
         assert told.held("pod-1") == Counter([1])
 
 
+async def test_nothing_is_told_of_an_endpoint_that_is_no_longer_watched():
+    async with ZmqPublisher().open() as publisher, listening() as (listener, told):
+        await publisher.store(*range(100))
+        told.after = lambda: listener.unwatch("default/pod-0")
+        listener.watch(at(publisher))
+        await told.until(lambda: told.of(CacheChanged))
+        ending = [task for task in asyncio.all_tasks() if "of default/pod-0" in task.get_name()]
+        await asyncio.gather(*ending, return_exceptions=True)
+        assert len(told.events) == 1
+
+
 async def test_another_engine_under_an_endpoints_id_is_subscribed_to_again():
     async with (
         ZmqPublisher().open() as first,
@@ -399,7 +410,7 @@ def test_labels_go_before_settings_and_zero_means_nowhere():
         "tcp://10.0.0.1:7000", ""
     )
     assert PublisherAddresses.of(endpoint(labels={PORT_LABEL: "0"}), settings) is None
-    for odd in ("", "x", "-1", "70000", "5557.0"):
+    for odd in ("", "x", "-1", "70000", "9" * 5000, "5557.0"):
         found = PublisherAddresses.of(
             endpoint(labels={PORT_LABEL: odd}, address="fd00::1"), settings
         )

@@ -16,8 +16,8 @@ from tests.adapters.ext_proc_peer import (
     response_body,
     response_head,
     streamed,
-    until,
 )
+from tests.tasks import until
 
 SIZE = 12 << 20
 LONG = CHAT[:-1] + b', "x": "' + b"so it goes. " * (SIZE // 12) + b'"}'

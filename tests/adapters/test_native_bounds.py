@@ -16,12 +16,12 @@ from epp.system.line_quota import LineQuota
 from tests.adapters.ext_proc_peer import (
     body,
     head,
-    until,
 )
 from tests.adapters.raw_peer import GET, LARGE, WIDE, connected, greeted, serves
 from tests.native import wire
 from tests.native.built import needs_native
 from tests.native.wire import Code, Kind
+from tests.tasks import until
 
 pytestmark = needs_native
 

@@ -20,12 +20,12 @@ from tests.adapters.ext_proc_peer import (
     response_body,
     response_head,
     streamed,
-    until,
 )
 from tests.adapters.raw_peer import GET, LARGE, WIDE, RawPeer, connected, greeted, pieces, serves
 from tests.native import wire
 from tests.native.built import needs_native
 from tests.native.wire import Code, Kind
+from tests.tasks import until
 
 pytestmark = needs_native
 
@@ -200,6 +200,8 @@ class TestPeersThatDoNotRead:
                 peer.say(wire.frame(Kind.PING, 0, peer.asked[count - 1], wire.Flag.ACK))
             peer.begin(1, GET)
             await peer.replied(1, 1)
+            server.drain()
+            assert await given_up(peer) == [(1 << 31) - 1, 1]
 
     async def test_a_peer_without_preface_is_disconnected(self, serve, director):
         quick = PeerLimits(ping_after=0.02, ping_timeout=0.02)
@@ -219,7 +221,7 @@ async def _pushed(sock, data):
 async def given_up(peer):
     """Hear both goodbyes of a server, and give the last streams that they name."""
     await peer.read_until(lambda: peer.seen(Kind.GOAWAY) and peer.asked)
-    peer.say(wire.frame(Kind.PING, 0, peer.asked[0], wire.Flag.ACK))
+    peer.say(wire.frame(Kind.PING, 0, peer.asked[-1], wire.Flag.ACK))
     await peer.read_until(lambda: len(peer.seen(Kind.GOAWAY)) == 2)
     return [int.from_bytes(payload[:4], "big") for payload in peer.seen(Kind.GOAWAY)]
 

@@ -7,11 +7,12 @@ import pytest
 from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
-from tests.adapters.ext_proc_peer import body, head, kind, response_body, response_head, until
+from tests.adapters.ext_proc_peer import body, head, kind, response_body, response_head
 from tests.adapters.raw_peer import GET, connected, greeted, serves
 from tests.native import wire
 from tests.native.built import needs_native
 from tests.native.wire import PATH, Code, Flag, Kind
+from tests.tasks import until
 
 pytestmark = needs_native
 

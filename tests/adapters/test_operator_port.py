@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.telemetry.debug_pages import DebugPage, is_rebound
-from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.adapters.telemetry.profiles import PROFILES
 from epp.adapters.tls import ReaderTls, certificate
@@ -24,7 +24,7 @@ LEAST = ssl.TLSVersion.TLSv1_2
 @contextlib.asynccontextmanager
 async def serving(tls=None, **more):
     telemetry = Telemetry(MetricSources("pool", list, list, int))
-    readers = Readers(**{"profiles": PROFILES, "tls": tls and tls.context} | more)
+    readers = OperatorSettings(**{"profiles": PROFILES, "tls": tls and tls.context} | more)
     server = OperatorServer(telemetry, lambda: True, "127.0.0.1", 0, readers)
     await server.start()
     try:

@@ -20,9 +20,9 @@ from tests.adapters.ext_proc_peer import (
     response_body,
     response_head,
     serving,
-    until,
 )
 from tests.native.built import needs_native
+from tests.tasks import until
 
 pytestmark = needs_native
 

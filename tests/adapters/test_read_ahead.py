@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.adapters.extproc.transports import server_class
-from tests.adapters.ext_proc_peer import until
 from tests.adapters.raw_peer import GET, WIDE, greeted
 from tests.native import wire
 from tests.native.built import require_native
+from tests.tasks import until
 
 require_native()
 

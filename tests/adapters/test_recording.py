@@ -202,7 +202,8 @@ def text_of(number, kilobytes=3):
 def test_parts_are_rotated_and_the_oldest_go(settings):
     most, member = 1 << 20, 1 << 18  # lines are written when they are so many bytes, unpacked
     settings = replace(settings, most_bytes=most)
-    recorder = recorded(settings, *(text_of(number, 9) for number in range(1, 4_001)))
+    texts = (PRIVATE * 10 + text_of(number, 9) for number in range(1, 4_001))
+    recorder = recorded(settings, *texts)
     parts = lines(settings)
     sizes = [each.stat().st_size for each in settings.folder.iterdir()]
     assert sum(sizes) <= most + member
@@ -241,6 +242,7 @@ def test_a_writer_that_began_later_leaves_the_open_part_of_another_one(writing, 
     newer.append(os.urandom(90_000))
     newer.begin()
     newer.append(os.urandom(1_000))
+    assert not newer.full
     older.begin()
     older.append(os.urandom(20_000))
     written = ["bb-000001", "bb-000002", "aa-000001"]

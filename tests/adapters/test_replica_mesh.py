@@ -214,13 +214,14 @@ async def send(socket, *frames):
 
 
 OTHER = derive_keys(b"the secret of somebody else")
+OTHER_KEYS = {
+    "CURVE_SERVERKEY": OTHER.public,
+    "CURVE_PUBLICKEY": OTHER.public,
+    "CURVE_SECRETKEY": OTHER.secret,
+}
 STRANGERS = {
     "no keys": {},
-    "other keys": {
-        "CURVE_SERVERKEY": OTHER.public,
-        "CURVE_PUBLICKEY": OTHER.public,
-        "CURVE_SECRETKEY": OTHER.secret,
-    },
+    "other keys": OTHER_KEYS,
     "the public key alone": {
         "CURVE_SERVERKEY": KEYS.public,
         "CURVE_PUBLICKEY": OTHER.public,
@@ -268,6 +269,36 @@ async def test_who_does_not_speak_zeromq_is_counted_and_not_heard():
         await one.until(lambda: one.strangers)
         writer.close()
         assert one.heard == []
+
+
+async def test_a_replica_that_connects_while_a_stranger_is_refused_is_not_counted_as_one():
+    begun, may_pass = asyncio.Event(), asyncio.Event()
+
+    async def hold(reader, writer):
+        there, into = await asyncio.open_connection(HERE, one_port(one))
+        begun.set()
+        await may_pass.wait()
+        async with asyncio.TaskGroup() as ways:
+            ways.create_task(bring(reader, into))
+            ways.create_task(bring(there, writer))
+
+    async def bring(reader, writer):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async with (
+        station() as one,
+        await asyncio.start_server(hold, HERE, 0) as held,
+        station(held.sockets[0].getsockname()[1]) as other,
+    ):
+        await begun.wait()
+        with stranger(one_port(one), **OTHER_KEYS, RECONNECT_IVL=-1):
+            await one.until(lambda: one.strangers)
+        may_pass.set()
+        await other.tell(b"hello")
+        await one.until(lambda: one.heard)
+        assert one.strangers == 1
 
 
 async def test_a_message_that_is_too_long_costs_its_connection_and_nobody_else():

@@ -17,11 +17,11 @@ from epp.adapters.scrape.page_source import ScrapeSettings
 from epp.adapters.scrape.scraper import next_due
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
-from tests.adapters.ext_proc_peer import until
 from tests.adapters.scraped_pods import DEADLINE, HASTY, SLOW, pods, scraping
 from tests.adapters.vllm_page import vllm_page
 from tests.processes import no_descriptor_left
 from tests.strategies import endpoint
+from tests.tasks import until
 
 REFUSED, BROKEN, LATE, NO_PAGE = ScrapeFailure
 
@@ -242,6 +242,38 @@ async def test_ranks_of_one_server_share_its_page():
             told.events.clear()
             await told.loads("r0", 2)
             assert {event.endpoint_id for event in told.events} == {"default/r0"}
+
+
+FAULT = b"# fault\n"
+
+
+class Failing(LoadReader):
+    """Raises for one rank, on pages that end with `FAULT`."""
+
+    def steps(self, page, at):
+        if self.endpoint.rank and page.text.endswith(FAULT):
+            raise LookupError("a fault of the reader")
+        return (yield from super().steps(page, at))
+
+
+async def test_a_fault_of_a_reader_is_logged_once_until_a_page_is_read():
+    async with pods(1) as (pod,):
+        whole = vllm_page(engines=2)
+        pod.page, pod.status = whole + FAULT, 503
+        ranks = [pod.endpoint(name, rank=rank) for rank, name in enumerate("ab")]
+        with capture_logs() as logs:
+            async with scraping(*ranks, read=Failing) as (_, told):
+                await told.failure("b")
+                pod.status = 200
+                await told.loads("a", 4)
+                pod.page = whole
+                await told.loads("b", 2)
+                told.events.clear()
+                pod.page = whole + FAULT
+                await told.failure("b", 3)
+    missing, recovered = ["endpoint.metrics_missing"] * 2, ["endpoint.recovered"] * 2
+    events = [*missing, "scrape.fault", *recovered, "scrape.fault", *missing]
+    assert [entry["event"] for entry in logs] == events
 
 
 async def test_another_rank_under_the_same_name_starts_afresh():

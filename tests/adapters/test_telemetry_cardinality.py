@@ -250,7 +250,7 @@ def pool_of(count):
     names = [f"qwen3-32b-decode-7c9f8d6b5-{number:05d}-rank-0" for number in range(count)]
     pool = [Endpoint("inference", name, "10.0.0.1", 8000) for name in names]
     sizes = (1_000_000, 250_000, 640_000, 40_000)
-    caches = [CacheStats(each, *sizes, 0.75, "vllm", live=True) for each in pool]
+    caches = [CacheStats(each, *sizes, 0.75, live=True) for each in pool]
     events = {each.id: FeedCounts(batches=9, gaps=9) for each in pool}
     load = Load(waiting=4, running=10, kv_usage=0.5, at=1)
     view = [(each, load, True) for each in pool]

@@ -7,15 +7,16 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.debug_pages import DebugPage
+from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from tests.loopbacks import loopbacks
 
 
 @contextlib.asynccontextmanager
-async def serving(ready=lambda: True, address="127.0.0.1"):
+async def serving(ready=lambda: True, address="127.0.0.1", **readers):
     telemetry = Telemetry(MetricSources("pool", list, list, int))
-    server = OperatorServer(telemetry, ready, address, 0)
+    server = OperatorServer(telemetry, ready, address, 0, OperatorSettings(**readers))
     await server.start()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -104,6 +105,7 @@ async def test_requests_follow_one_another(piece):
     ("request_", "status"),
     [
         (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /metrics HTTP/1.0\r\n\r\n", 200),
         (b"GET /healthz?a=b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 200),
         (b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello", 405),
         (b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", 404),
@@ -121,7 +123,9 @@ async def test_a_last_request_is_answered_and_the_connection_closed(request_, st
         assert answer.count(b"HTTP/1.1 ") <= 1
         assert answer[9:12] in {b"", str(status).encode()}
         if len(request_) < 1000:
-            assert (await said(server.port, request_))[9:12] == str(status).encode()
+            answer = await said(server.port, request_)
+            assert answer[9:12] == str(status).encode()
+            assert b"\r\nConnection: close\r\n" in answer
         async with session.get("/readyz") as response:
             assert response.status == 200
 
@@ -136,6 +140,24 @@ async def test_stop_does_not_wait_for_idle_connections_for_long():
         assert response.status == 200
         async with asyncio.timeout(10):
             await server.stop()
+
+
+async def test_stop_waits_for_an_answer_under_way():
+    asked, known = asyncio.Event(), asyncio.Event()
+
+    async def answer(_):
+        asked.set()
+        await known.wait()
+        return b"known"
+
+    async with serving(debug={b"/slow": DebugPage(answer)}) as (server, _):
+        asking = asyncio.create_task(said(server.port, b"GET /slow HTTP/1.1\r\n\r\n"))
+        await asked.wait()
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(0)  # it has begun
+        known.set()
+        assert (await asking).endswith(b"\r\n\r\nknown")
+        await stopping
 
 
 async def test_an_accept_that_no_parser_expects_gets_the_plain_page():

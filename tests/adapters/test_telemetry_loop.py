@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from epp.adapters.telemetry import loop_delay
 from epp.adapters.telemetry.loop_delay import IDLE_SECONDS, LoopDelay
-from tests.adapters.ext_proc_peer import DEADLINE, until
+from tests.adapters.ext_proc_peer import DEADLINE
+from tests.tasks import until
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 LONG = 0.1

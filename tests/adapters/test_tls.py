@@ -167,11 +167,13 @@ async def test_that_a_certificate_has_expired_is_said_once(tmp_path):
     with capture_logs() as logs:
         for _ in range(3):
             await watch.check()
-        store(tmp_path, *certificate(None))
-        for _ in range(2):
-            await watch.check()
-    said, renewed = logs
-    assert (said["event"], renewed["event"]) == ("certificate.unusable", "certificate.renewed")
+        for pair in (certificate(None), (pem(key), expired(key))):
+            store(tmp_path, *pair)
+            for _ in range(3):
+                await watch.check()
+    said, *renewed, again = logs
+    assert [line["event"] for line in renewed] == ["certificate.renewed"] * 2
+    assert said == again
     assert said["place"] == str(tmp_path / "tls.crt")
     assert "it expired at 2020-01-02T00:00Z" in said["problem"]
 

@@ -26,11 +26,11 @@ from tests.adapters.ext_proc_peer import (
     kind,
     serving,
     streamed,
-    until,
 )
 from tests.adapters.raw_peer import greeted, serves
 from tests.native import wire
 from tests.native.built import needs_native
+from tests.tasks import until
 
 PIECE = b'{"messages":[{"role":"user","content":"' + b"x" * 60_000
 """The beginning of a body whose model is not known."""

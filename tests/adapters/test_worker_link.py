@@ -7,15 +7,9 @@ import socket
 import pytest
 
 from epp.adapters.workers.link import ParentLink, WorkerLink, WorkerStart, WorkerState
+from tests.tasks import until
 
-DEADLINE = 10
 START = WorkerStart(number=1, count=2, folder="/run/x", secret=b"\x00secret\xff")
-
-
-async def until(condition):
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 class Pair:

@@ -48,6 +48,13 @@ plugins:
     algorithm: {type: threshold, threshold: {operator: LessThan, value: 50}}
 - type: max-score-picker
 """
+SECOND = """
+- {type: metrics-data-source, name: more, parameters: {port: PORT, path: /more}}
+dataLayer:
+  sources:
+  - {pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}
+  - {pluginRef: more, extractors: [{pluginRef: core-metrics-extractor}]}
+"""
 CLUSTERS = """
 plugins:
 - type: multicluster-metrics-data-source
@@ -101,11 +108,22 @@ async def test_the_pod_with_the_idlest_gpu_is_picked():
     assert decision.totals == pytest.approx([0.1, 0.75, 0.5])
 
 
-async def test_a_metric_of_the_users_can_keep_requests_away():
-    async with Pages(metrics=b'q 0\nheat{pod="a"} 80\n').serving() as one:
-        text = FILTERED.replace("PORT", str(one.port)).replace("POD", "a")
+HOT = b'q 0\nheat{pod="a"} 80\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "pages", "kind"),
+    [
+        (FILTERED, {"metrics": HOT}, LoadReported),
+        (FILTERED + SECOND, {"metrics": b"q 0\n", "more": HOT}, AttributesReported),
+    ],
+    ids=["one page", "a second page"],
+)
+async def test_a_metric_of_the_users_can_keep_requests_away(text, pages, kind):
+    async with Pages(**pages).serving() as one:
+        text = text.replace("PORT", str(one.port)).replace("POD", "a")
         hot = endpoint("hot", "127.0.0.1", one.port)
-        async with polled(text, [hot], LoadReported) as scheduler:
+        async with polled(text, [hot], kind) as scheduler:
             scheduler._fleet.apply(EndpointUpserted(endpoint("unknown", "10.0.0.9")), 0.0)
             decision = picked(scheduler)
     assert decision.endpoint.name == "unknown"

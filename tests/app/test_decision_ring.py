@@ -79,9 +79,12 @@ async def test_a_request_that_runs_has_no_ending_yet():
     exchange, _ = kept.ask()
     (found,) = (await kept.decisions()).decisions
     assert found.ending is None
-    kept.answer(exchange)
+    kept.answer(exchange, cached=None)
     (found,) = (await kept.decisions()).decisions
     assert found.ending is not None
+    aborted, _ = kept.ask()
+    aborted.cancelled(kept.now)
+    assert kept.ring.total().requests == 0  # none told what was cached
 
 
 async def test_who_follows_gets_each_decision_once_and_knows_where_to_go_on():
@@ -102,10 +105,13 @@ async def test_who_follows_gets_each_decision_once_and_knows_where_to_go_on():
 
 async def test_the_oldest_make_room():
     kept = Kept(most=3)
-    for _ in range(5):
+    exchange, _ = kept.ask("x")
+    for _ in range(4):
         kept.serve("x")
+    kept.answer(exchange)  # which is no longer kept
     assert [each.number for each in (await kept.decisions()).decisions] == [3, 4, 5]
     assert (await kept.decisions(since=0)).decisions[0].number == 3
+    assert len(kept.ring._by_id) == 3
 
 
 async def test_decisions_on_many_endpoints_make_room_sooner():
@@ -120,7 +126,8 @@ async def test_what_is_kept_lets_go_of_endpoints_that_are_gone():
     kept = Kept()
     record = kept.serve()
     before = (await kept.decisions()).decisions
-    kept.fleet.apply(EndpointRemoved(record.decision.endpoint.id), kept.now)
+    for each in [pod.endpoint.id for pod in kept.fleet.pods.values()]:  # two had no request
+        kept.fleet.apply(EndpointRemoved(each), kept.now)
     (one,) = kept.ring.last(2)
     async with running(kept.ring.run()):
         async with asyncio.timeout(10):
@@ -135,8 +142,12 @@ async def test_endpoints_show_what_responses_said():
     kept = Kept()
     kept.serve()
     record = kept.serve(cached=480)
+    elsewhere, _ = kept.ask()  # what another one says of its cache is not said of the picked one
+    others = {each.target for each in kept.fleet.endpoints}
+    others.discard(elsewhere.record.decision.endpoint.target)
+    kept.answer(elsewhere, cached=99, served=others.pop())
     page = msgspec.json.decode(await kept.read(ENDPOINTS), type=EndpointsPage)
-    assert (page.pool, page.decisions) == ("chat", 2)
+    assert (page.pool, page.decisions) == ("chat", 3)
     assert [each.endpoint for each in page.endpoints] == [f"default/pod-{n}" for n in range(3)]
     assert sum(each.responses for each in page.endpoints) == 2
     assert sum(each.cached_prompt_tokens for each in page.endpoints) == 480

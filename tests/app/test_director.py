@@ -214,8 +214,8 @@ async def test_different_token_counts_are_logged_once(director, counted, said):
 async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
     director = directing(fleet, None)
     with capture_logs() as logs:
-        for number in range(4):
-            if number == 3:  # another one of its name
+        for number, served in enumerate((None, None, None, ENDPOINT.target, "10.0.0.2:8000")):
+            if number >= 3:  # another one of its name
                 director.forget(ENDPOINT.id)
             usage = Usage(8, 1, implausible=number > 0)
             record = record_of(
@@ -224,6 +224,7 @@ async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
                 decision=Decision(endpoints=(ENDPOINT,)),
                 outcome=Outcome.COMPLETED,
                 usage=usage,
+                served=served and Target(served),
             )
             director.exchange_ended(record)
     said = [entry for entry in logs if entry["event"] == "usage.doubted"]
@@ -261,6 +262,7 @@ async def test_the_endpoints_that_were_to_compute_its_stages_are_polled_as_well(
     record = record_of(id=RequestId("r"), received_at=1.0, decision=decision, status=503)
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
+    director.exchange_ended(record_of(status=503, outcome=Outcome.ABORTED))  # of the proxy alone
     assert told == [ENDPOINT.id, prefill.id, encode.id]
 
 

@@ -1,5 +1,6 @@
 """What operators see of endpoints that are left out: counts, a gauge, and log lines."""
 
+import pytest
 from structlog.testing import capture_logs
 
 from epp.app.fleet_log import FleetLog
@@ -82,7 +83,9 @@ def test_what_another_replica_found_counts_too():
     assert list(rig.ask(LONG)) == ["pod-0", "pod-1"]
 
 
-def test_reports_that_are_frozen_are_logged_once_for_each_endpoint():
+@pytest.mark.parametrize("asked", [LONG, "short"])
+@pytest.mark.parametrize("skips", [False, True])  # vLLM counts no prompt with `prompt_logprobs`
+def test_reports_that_are_frozen_are_logged_once_for_each_endpoint(asked, skips):
     rig = Rig()
     FleetLog(rig.fleet)
     after = 60 + 3 + 1  # from when on they count, of these three, and a report that is newer
@@ -92,9 +95,10 @@ def test_reports_that_are_frozen_are_logged_once_for_each_endpoint():
             for second in range(70):
                 rig.now += 1
                 rig.report("pod-0", **page, at=rig.now)
-                rig.send("pod-0", f"{copy} {second}", LONG)
+                rig.send("pod-0", f"{copy} {second}", asked, skip_reading_prefix_cache=skips)
                 usage = Usage(prompt_tokens=9, completion_tokens=1)
                 rig.apply(Finished(RequestId(f"{copy} {second}"), usage))
             page["cache_queries"] += 1
     told = [each for each in logs if each["event"] == "endpoint.metrics_frozen"]
-    assert [(each["endpoint"], each["seconds"]) for each in told] == [("default/pod-0", after)]
+    found = [(each["endpoint"], each["seconds"]) for each in told]
+    assert found == ([] if skips else [("default/pod-0", after)])

@@ -170,7 +170,7 @@ def test_telemetry_observers_and_log_of_an_end_come_in_any_case():
 def test_without_observers_nobody_is_called():
     found = Observers((Observer(name="page", collect=lambda: iter(())),))
     assert (found.quoted, found.committing, found.ended) == ((), (), ())
-    assert (list(found.jobs()), list(found.stops()), list(found.collect())) == ([], [], [])
+    assert (found.start(), list(found.stops()), list(found.collect())) == ([], [], [])
 
 
 async def test_what_runs_beside_is_started_once_and_stopped():
@@ -183,7 +183,7 @@ async def test_what_runs_beside_is_started_once_and_stopped():
         done.append("stop")
 
     found = Observers([Observer(name="a", start=lambda: done.append("start"), run=run, stop=stop)])
-    for name, job in found.jobs():
+    for name, job in found.start():
         assert name == "a"
         await job()
         await job()

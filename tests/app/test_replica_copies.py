@@ -164,7 +164,7 @@ async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():
         asked = BucketsQuery(pod.endpoint.id, copies.epoch_now(pod), list(range(1024)))
         contents = pod.scheduler.cache.contents()
         told = written_words(contents[0]), written_sizes(contents[1])
-        reply = BucketsReply(asked.endpoint, asked.epoch, asked.buckets, *told)
+        reply = BucketsReply(asked.endpoint, asked.cache_epoch, asked.buckets, *told)
         number = one.replicas._writer.own
         other.replicas.copies._ask(number, asked)
         other.apply(CacheCleared(pod.endpoint.id))
@@ -182,10 +182,30 @@ def apart(one, other):
     return held(one)["default/pod-0"] | held(other)["default/pod-0"]
 
 
-async def test_both_sides_of_a_partition_come_together():
+def lose_the_first(kind, rig):
+    """Have the first one of this kind be lost, by which the owner adds what the other holds."""
+    copies_of = rig.replicas.copies
+    answer, lost = copies_of._answer, list[object]()
+
+    def answered_but_once(number, facts):
+        if not lost and isinstance(facts[0], kind) and facts[0].added:
+            lost.extend(facts)
+            return kind is BucketsReply  # on its way; a question finds no room
+        return answer(number, facts)
+
+    copies_of._answer = answered_but_once
+
+
+@pytest.mark.parametrize("lost", [(), BucketsQuery, BucketsReply])
+async def test_both_sides_of_a_partition_come_together(lost):
     """What each saw alone, both know after the digests went round twice."""
     async with two() as (one, other):
         await settled(one, other)
+        own = [each.replicas._writer.own for each in (one, other)]
+        for rig, number in zip((one, other), own, strict=True):
+            owns = owner_of(EndpointId("default/pod-0"), own) == number
+            if owns is (lost is BucketsQuery):
+                lose_the_first(lost, rig)
         both = apart(one, other)
         for each in (one, other):
             (peer,) = peers(each)

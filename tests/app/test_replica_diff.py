@@ -13,8 +13,8 @@ from tests.tasks import until
 pytestmark = pytest.mark.usefixtures("digests_when_they_are_wanted")
 
 
-async def epp_replicas_diff(folder, *ports, pool="pool", timeout="10s"):
-    (folder / "secret").write_bytes(SECRET)
+async def epp_replicas_diff(folder, *ports, pool="pool", secret=SECRET, timeout="10s"):
+    (folder / "secret").write_bytes(secret)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "epp", "replicas", "diff"),
         *(f"{HERE}:{port}" for port in ports),
@@ -45,13 +45,29 @@ async def test_replicas_that_agree_and_then_do_not(tmp_path):
         assert lines[1].split()[3:] == [more, "0", "differs"]
 
 
-async def test_a_replica_that_does_not_answer_is_said(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"pool": "another"}, "does not answer within 1 s: is --pool-name the name of its pool?"),
+        ({"secret": b"another secret of a fleet"}, "does not accept the secret"),
+    ],
+)
+async def test_why_a_replica_does_not_answer_is_said(tmp_path, given, problem):
     async with started() as one:
         status, lines, errors = await epp_replicas_diff(
-            tmp_path, one.port, one.port, pool="another", timeout="1s"
+            tmp_path, one.port, one.port, timeout="1s", **given
         )
     assert (status, lines) == (2, [])
-    assert f"{HERE}:{one.port} does not answer within 1 s" in errors
+    assert f"{HERE}:{one.port} " in errors
+    assert problem in errors
+
+
+async def test_a_port_at_which_nobody_listens_is_said(tmp_path):
+    async with started() as one:
+        port = one.port
+    status, _, errors = await epp_replicas_diff(tmp_path, port, port, timeout="1s")
+    assert status == 2
+    assert f"{HERE}:{port} cannot be reached: " in errors
 
 
 async def test_a_replica_that_has_just_started_is_not_said_to_differ(tmp_path):

@@ -389,6 +389,22 @@ async def test_what_is_kept_has_responses_too_if_engines_report_their_caches_the
         assert fresh.fleet.responses.engine_of("resp_1", fresh.now) == home
 
 
+@pytest.mark.parametrize("knows", [True, False])
+async def test_what_a_settled_replica_says_counts_before_what_is_kept(server, knows):
+    async with replica(server) as one:
+        await until(lambda: one.replicas._writer.settled)
+        for pod in ("pod-0", "pod-1"):
+            one.apply(CacheFeedUp(one.pod(pod).endpoint.id, complete=True))
+        await one.replicas._keeper.keep()
+        one.send("pod-1", "a", text(300))
+        one.apply(ResponseNamed(RequestId("a"), "resp_1"))
+        one.replicas._writer.settled = knows
+        async with replica(server) as fresh:
+            await until(lambda: fresh.replicas.warm)
+            home = fresh.pod("pod-1").endpoint.engine if knows else None
+            assert fresh.fleet.responses.engine_of("resp_1", fresh.now) == home
+
+
 async def test_it_is_written_from_time_to_time_by_one(server, monkeypatch):
     monkeypatch.setattr(keeping, "KEEP_SECONDS", 0.05)
     async with two(server) as (one, other):

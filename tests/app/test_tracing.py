@@ -151,6 +151,16 @@ def test_the_first_span_tells_how_a_request_went(told):
     assert [each.name for each in root.events] == ["first_byte"]
 
 
+def test_the_address_is_that_of_the_endpoint_that_served(grpc_collector):
+    traced = Traced()
+    exchange, _ = traced.ask()
+    picked = exchange.record.decision.endpoint
+    other = next(each for each in traced.fleet.endpoints if each.id != picked.id)
+    traced.answer(exchange, served=other.target)
+    found = attributes(exported(traced, grpc_collector, 5)["gateway.request"])
+    assert (found["warmpick.endpoint"], found["server.address"]) == (picked.id, other.target)
+
+
 def test_the_spans_of_a_decision_have_the_attributes_of_the_contract(told):
     record, spans = told
     decision = record.decision
@@ -318,7 +328,9 @@ def test_a_collector_that_hangs_loses_spans_and_holds_no_end(grpc_collector):
 def test_an_exporter_that_cannot_be_made_loses_spans(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none at all")
-    lost(Traced())
+    traced = Traced()
+    lost(traced)
+    assert traced.export._weight_taken == traced.export._weight_put  # there is room for others
 
 
 def lost(traced):

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.app.workers.supervisor import Supervisor, WorkerEnded
+from tests.tasks import until
 
 DEADLINE = 30
 PROGRAM = """
@@ -58,12 +59,6 @@ async def main():
 taken = 0
 asyncio.run(main())
 """
-
-
-async def until(condition):
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

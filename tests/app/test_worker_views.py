@@ -7,7 +7,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epp.app.console.views import BandView, ConsolePage, DecisionColumns, Totals, WaitingView
+from epp.app.console.views import (
+    BandView,
+    ConsolePage,
+    DecisionColumns,
+    ReplicasView,
+    ShadowView,
+    Totals,
+    WaitingView,
+)
 from epp.app.observing.fleet_view import EndpointsPage, EndpointView
 from epp.app.observing.views import DecisionsPage, DecisionView
 from epp.app.workers.views import (
@@ -35,7 +43,7 @@ def page(*times, last=None):
     )
 
 
-def shown(pages, *, since=0, limit=100, until=LATER, before=0):
+def shown(pages, *, since=None, limit=100, until=LATER, before=0):
     made = Made([each.last for each in pages], before)
     found = merged_decisions(pages, made, f"{until:06}", since, limit)
     return found.last, [(each.number, int(each.at)) for each in found.decisions]
@@ -50,12 +58,21 @@ def test_decisions_are_numbered_in_the_order_of_time():
 def test_only_what_came_after_a_number_is_shown():
     pages = [page(1, 4, 5), page(2, 3)]
     assert shown(pages, since=3) == (5, [(4, 4), (5, 5)])
-    assert shown(pages, since=3, limit=1) == (5, [(5, 5)])
     assert shown(pages, since=5) == (5, [])
+
+
+def test_who_asks_again_from_the_last_number_misses_none():
+    """As of one picker: the first ones after a number, and the last ones without a number."""
+    pages = [page(1, 4, 5), page(2, 3)]
+    assert shown(pages, since=0, limit=2) == (2, [(1, 1), (2, 2)])
+    assert shown(pages, since=2, limit=2) == (4, [(3, 3), (4, 4)])
+    assert shown(pages, since=4, limit=2) == (5, [(5, 5)])
+    assert shown(pages, limit=2) == (5, [(4, 4), (5, 5)])
 
 
 def test_what_is_made_while_they_are_asked_waits_for_the_next_time():
     assert shown([page(1, 4, 5), page(2, 3)], until=4) == (3, [(1, 1), (2, 2), (3, 3)])
+    assert shown([page(9), page(1)], until=4) == (1, [(1, 1)])
 
 
 def test_what_is_older_than_what_one_shows_has_no_number():
@@ -133,24 +150,33 @@ def waiting(requests, *bands):
     )
 
 
+def fleet(*names):
+    """Endpoints as columns."""
+    seen = (
+        "responses",
+        "prompt_tokens",
+        "cached_prompt_tokens",
+        "predicted_cached_tokens",
+        "error_tokens",
+    )
+    columns = {"endpoint": names, "waiting": [1] * len(names)}
+    return msgspec.Raw(msgspec.json.encode(columns | {each: [10] * len(names) for each in seen}))
+
+
+def replicas(**more):
+    counts = dict.fromkeys(ReplicasView.__struct_fields__, 1)
+    values: dict[str, Any] = counts | {"warm": True, "dropped": {}, "peers": ()} | more
+    return ReplicasView(**values)
+
+
 def console(rows, **more):
-    fleet = {"endpoint": ["a"], "waiting": [1]} | {
-        name: [10]
-        for name in (
-            "responses",
-            "prompt_tokens",
-            "cached_prompt_tokens",
-            "predicted_cached_tokens",
-            "error_tokens",
-        )
-    }
     totals = dict.fromkeys(Totals.__struct_fields__, 3)
     values = {
         "pool": "p",
         "started": "one",
         "at_ms": 50,
         "decisions": len(rows),
-        "endpoints": msgspec.Raw(msgspec.json.encode(fleet)),
+        "endpoints": fleet("a"),
         "totals": Totals(**totals),
         "recent": columns(*rows),
         "ended": columns(),
@@ -163,15 +189,35 @@ def console(rows, **more):
 
 def test_the_console_sees_one_picker():
     pages = [
-        console([(1, 10), (2, 30)]),
-        console([(1, 20)], started="two", waiting=waiting(3, (0, 2), (-1, 1))),
+        console(
+            [(1, 10), (2, 30)],
+            endpoints=fleet("a", "c"),
+            replicas=replicas(),
+            shadow=ShadowView(
+                policy="linear", **dict.fromkeys(ShadowView.__struct_fields__[1:], 2)
+            ),
+        ),
+        console(
+            [(1, 20)],
+            started="two",
+            endpoints=fleet("b", "a"),
+            waiting=waiting(3, (0, 2), (-1, 1)),
+            replicas=replicas(warm=False, dropped={"own": 2}, known=7),
+            shadow=ShadowView(
+                policy="linear", **dict.fromkeys(ShadowView.__struct_fields__[1:], 3)
+            ),
+        ),
     ]
     found = merged_console(pages, Made([2, 1], 0), LATER, 1, 200)
     assert found.decisions == 3
     assert (found.recent.number, found.recent.at_ms) == ((2, 3), (20, 30))
     assert found.totals.cached == 6
-    fleet = msgspec.json.decode(found.endpoints)
-    assert (fleet["responses"], fleet["waiting"]) == ([20], [1])
+    seen = msgspec.json.decode(found.endpoints)
+    assert (seen["endpoint"], seen["responses"], seen["waiting"]) == (["a", "c"], [20, 10], [1, 1])
+    counts = {"applied": 2, "unsent": 2, "compared_same": 2, "compared_different": 2}
+    assert found.replicas == replicas(warm=False, dropped={"own": 2}, **counts)
+    assert found.shadow is not None
+    assert (found.shadow.policy, found.shadow.agreed, found.shadow.failed) == ("linear", 5, 5)
     assert found.waiting is not None
     assert found.waiting.requests == 5
     assert found.waiting.no_room == {"kv": 5}

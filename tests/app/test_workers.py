@@ -138,6 +138,10 @@ async def pages(session, url):
     async with session.get(f"{url}/debug/decisions?since=14") as response:
         page = await response.json()
     assert [each["number"] for each in page["decisions"]] == [15, 16]
+    async with session.get(f"{url}/debug/decisions?since=0&limit=2") as response:
+        page = await response.json()
+    assert [each["number"] for each in page["decisions"]] == [1, 2]
+    assert page["last"] == 2
 
 
 async def test_no_count_goes_back_where_a_worker_is_killed(folder):

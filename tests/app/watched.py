@@ -100,13 +100,13 @@ class Watched:
                 sent |= dict(each.mutation.set_headers)
         return exchange, sent
 
-    def answer(self, exchange, cached=0, tokens=None, status="200"):
+    def answer(self, exchange, cached=0, tokens=None, status="200", served=None):
         """Have a streamed response pass to its end."""
         record = exchange.record
         prompt = record.decision.prompt_tokens if tokens is None else tokens
         head = {":status": status, "content-type": "text/event-stream"}
         self.now += SECOND / 10
-        exchange.receive(ResponseHeaders(headers=head), self.now)
+        exchange.receive(ResponseHeaders(headers=head, served=served), self.now)
         exchange.receive(ResponseBody(body=b'data: {"choices":[]}\n\n'), self.now)
         self.now += SECOND / 10
         usage = {

@@ -11,6 +11,7 @@ from bench.accuracy import lmcache, mooncake
 from bench.accuracy.traces import replayed
 from bench.progress import Progress
 from epp.errors import ConfigError
+from epp.replay.traffic.lmcache import LONGEST_THINK
 from epp.replay.traffic.mooncake import BLOCK
 
 
@@ -86,7 +87,7 @@ def test_turns_of_a_session_follow_each_other_after_the_recorded_pause(tmp_path)
     )
     calls = lmcache.read(path).calls
     assert [call.after for call in calls] == [None, 0, 1]
-    assert [call.think for call in calls] == [0, 4, lmcache.LONGEST_THINK]
+    assert [call.think for call in calls] == [0, 4, LONGEST_THINK]
 
 
 def test_messages_end_before_roles_and_where_an_earlier_prompt_ended(tmp_path):

@@ -45,7 +45,7 @@ def chart(name):
 
 
 def files(name, values, release="rel", namespace="inf"):
-    """Render a chart: {path below the chart: text}. Raises HelmError where the chart refuses."""
+    """Render a chart: {path below the chart: text}. Raises HelmError if the chart refuses."""
     return _unless_refused(_files(name, values, release, namespace))
 
 

@@ -42,7 +42,7 @@ def arguments(things):
 def options(things, folder):
     """What the picker's command makes of its arguments and files, which are put below `folder`.
 
-    Raises `ConfigError` or `SystemExit` where it would end at once.
+    Raises `ConfigError` or `SystemExit` if it would end at once.
     """
     places = _mounted(things, folder)
     words = [_placed(word, places) for word in container(things)["args"]]

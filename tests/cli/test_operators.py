@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from textual.widgets import DataTable, Static
 
-from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.adapters.tls import ReaderTls
 from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView
@@ -37,7 +37,7 @@ HEADS = [column.head for column in COLUMNS]
 async def port(kept, **readers):
     """The operators' port of a picker; gives its URL."""
     server = OperatorServer(
-        kept.telemetry, lambda: True, "127.0.0.1", 0, Readers(debug=kept.pages, **readers)
+        kept.telemetry, lambda: True, "127.0.0.1", 0, OperatorSettings(debug=kept.pages, **readers)
     )
     await server.start()
     try:
@@ -64,8 +64,8 @@ async def test_a_request_is_explained_by_its_candidates_and_what_happened():
     async with port(kept) as url:
         status, out, _ = await ran("explain", "mine", f"--url={url}")
         assert status == 0
-        unknown, _, err = await ran("explain", "another", f"--url={url}")
-        assert (unknown, "another: not among the decisions" in err) == (1, True)
+        unknown, _, err = await ran("explain", "another\udcff", f"--url={url}")
+        assert (unknown, r"another\udcff: not among the decisions" in err) == (1, True)
     lines = out.splitlines()
     assert lines[0].startswith(f"{record.id} · x-request-id mine · model m · ")
     assert (
@@ -217,6 +217,7 @@ async def test_who_may_read_the_pages(monkeypatch):
         (["--url=me:sk-1@127.0.0.1:9"], "http://...@127.0.0.1:9 cannot be read: Connection"),
         (["--url=http://127.0.0.1:9"], "9 cannot be read: Connection refused; is this the metrics"),
         (["--url=127.0.0.1:9"], "http://127.0.0.1:9 cannot be read: Connection refused"),
+        (["--url=http://a..b"], "http://a..b cannot be read: encoding with 'idna' codec failed"),
         (["r", "--follow"], "not both"),
         (["--token-file=/nowhere"], "--token-file: cannot read /nowhere: No such file"),
         (["--token-file={}"], "file holds no token, which is one word"),
@@ -295,6 +296,19 @@ def test_hits_and_errors_are_those_of_the_last_minute():
     assert (row.hits, row.error, row.responses) == (None, None, 0)
 
 
+def test_pages_that_come_more_seldom_are_compared():
+    kept, history = Kept(pods=1), FleetHistory()
+    kept.serve(cached=0)
+    history.add(fleet(kept))
+    for _ in range(3):
+        kept.now += 120
+        kept.serve(cached=480)
+        history.add(fleet(kept))
+        (row,) = history.rows(COLUMNS[0], reverse=False)
+        assert row.responses == 1
+        assert history.decisions_per_second > 0
+
+
 def test_the_first_page_shows_what_was_since_the_start():
     kept, history = Kept(pods=1), FleetHistory()
     record = kept.serve(cached=480)
@@ -303,11 +317,12 @@ def test_the_first_page_shows_what_was_since_the_start():
     assert row.hits == pytest.approx(480 / record.usage.prompt_tokens)
 
 
-def test_a_picker_that_started_anew_starts_over():
+@pytest.mark.parametrize("seconds", [-500, 5], ids=["another machine", "the same machine"])
+def test_a_picker_that_started_anew_starts_over(seconds):
     old, new, history = Kept(pods=1), Kept(pods=1), FleetHistory()
     old.serve()
     history.add(fleet(old))
-    new.now -= 500
+    new.now += seconds
     history.add(fleet(new))
     (row,) = history.rows(COLUMNS[0], reverse=False)
     assert (row.responses, history.decisions_per_second) == (0, 0.0)

@@ -110,7 +110,7 @@ def test_how_long_requests_wait_for_the_first_endpoint(section, empty):
 
 
 def test_a_section_whose_gate_is_off_is_checked_and_idle():
-    gated = load(FLOWS, gates={"flowControl": False})
+    gated = load(FLOWS.replace("[flowControl]", "[flowControl=false]"))
     assert gated.warnings == ("flowControl has no effect: feature gate `flowControl` is off",)
     assert gated.flow == FlowSettings()
     assert gated.scheduling.saturation_detector is not None

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 import signal
@@ -6,14 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from epp.cli.main import main
+from epp.demo import testbed
 from epp.demo.client import Player
 from epp.demo.figures import Sample
+from epp.demo.pools import Size, choose_pool
 from epp.demo.workload import Conversation, Turn, shipped_sections
-from epp.gateway.processes import spawn
+from epp.gateway.processes import ProcessDied, spawn
 
 SIMULATOR = [
     sys.executable,
@@ -49,6 +53,7 @@ async def test_the_player_asks_in_turn_and_reads_the_usage(tmp_path):
     assert first.cached_tokens == 0 < first.prompt_tokens - 16 <= second.cached_tokens
     assert 0 < second.ttft < second.seconds
     assert refused.error.startswith("404")
+    assert math.isnan(refused.ttft)
 
 
 def test_a_short_demo_ends_with_figures_and_a_report(tmp_path):
@@ -95,13 +100,24 @@ def test_an_interrupted_demo_leaves_nothing_running(phase, number, status, tmp_p
     assert not list(tmp_path.glob("warmpick-demo-*"))
 
 
-@pytest.mark.parametrize("name", ["no/such/folder.html", "folder"])
-def test_a_report_that_cannot_be_written_is_told_at_once(name, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["no/such/folder.html", "folder", "read-only.html"])
+def test_a_report_that_cannot_be_written_is_told_at_once(name, tmp_path, capsys, monkeypatch):
     (tmp_path / "folder").mkdir()
+    (there := tmp_path / "read-only.html").touch()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != there and may(path, mode))
     assert main(["demo", "--report", str(tmp_path / name)]) == 1
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith(f"The demo failed: cannot write the report to {tmp_path / name}")
+
+
+async def test_what_prepares_a_model_may_not_take_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(testbed, "PREPARE_SECONDS", 0.0)
+    slow = (sys.executable, "-c", "import time; time.sleep(600)")
+    pool = msgspec.structs.replace(choose_pool("simulator", Size(), tmp_path), prepare=slow)
+    with pytest.raises(ProcessDied, match="preparing the model took 0 s and more"):
+        await testbed.prepare(pool, tmp_path)
 
 
 def test_every_missing_part_is_named_with_its_remedy():

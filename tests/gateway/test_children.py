@@ -7,6 +7,7 @@ import pytest
 
 from epp.gateway.children import Child, Hooks
 from epp.gateway.processes import ProcessDied
+from tests.tasks import until
 
 TALKER = """
 import sys, time
@@ -16,13 +17,15 @@ print("end", flush=True)
 time.sleep(600)
 """
 ENDING = "import sys; sys.exit(7)"
+SILENT = "import time; time.sleep(600)"
 LASTING = "import time; print('up', flush=True); time.sleep(600)"
 
 
 class Owner:
     """What a child has told."""
 
-    def __init__(self):
+    def __init__(self, limit=30):
+        self.limit = limit
         self.pids = []
         self.changes = []
         self.said = []
@@ -33,7 +36,7 @@ class Owner:
         return Hooks(self.ready, self.changed, self.said.append, self.lines.append)
 
     async def ready(self, process):
-        await process.before_exit(self.logged(process), "logged nothing", 30)
+        await process.before_exit(self.logged(process), "logged nothing", self.limit)
         self.pids.append(process.pid)
 
     async def logged(self, process):
@@ -42,12 +45,6 @@ class Owner:
 
     async def changed(self, up):
         self.changes.append(up)
-
-
-async def until(condition):
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def child(code, folder, owner):
@@ -67,15 +64,24 @@ async def test_a_child_that_ends_is_started_again(tmp_path):
         "child ended with exit code -9; it is started again",
         "child is back",
     ]
+    assert not kept.ended
     running.cancel()
     await kept.stop(0)
+    assert owner.lines == ["up", "up"]  # the log of the first one is gone
 
 
-async def test_one_that_does_not_start_is_told(tmp_path):
-    owner = Owner()
-    with pytest.raises(ProcessDied, match="child ended with exit code 7"):
-        await child(ENDING, tmp_path, owner).start()
+@pytest.mark.parametrize(
+    ("code", "limit", "told"),
+    [(ENDING, 30, "child ended with exit code 7"), (SILENT, 0, "child logged nothing within 0 s")],
+)
+async def test_one_that_does_not_start_is_told_and_ended(code, limit, told, tmp_path):
+    owner = Owner(limit)
+    kept = child(code, tmp_path, owner)
+    with pytest.raises(ProcessDied, match=told):
+        await kept.start()
     assert owner.changes == []
+    assert kept._process is not None
+    assert not kept._process.alive()
 
 
 async def test_every_line_is_passed_on_and_the_log_stays_short(tmp_path):

@@ -202,7 +202,7 @@ class FakeKubernetes:
         found: asyncio.Future[Ask] = asyncio.get_running_loop().create_future()
 
         def heard(ask: Ask) -> None:
-            if not found.done() and matches(ask):
+            if len(self.requests) > after and not found.done() and matches(ask):
                 found.set_result(ask)
 
         for ask in self.requests[after:]:

@@ -38,6 +38,8 @@ def test_an_endpoint_that_refuses_is_left_out_at_once():
     rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.REFUSED))
     assert list(rig.ask()) == ["pod-1"]
     assert [answers for _, _, answers in rig.fleet.loads()] == [False, True]
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.BROKEN))
+    assert list(rig.ask()) == ["pod-1"]
     rig.report("pod-0")
     assert list(rig.ask()) == ["pod-0", "pod-1"]
 

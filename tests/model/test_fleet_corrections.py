@@ -124,6 +124,23 @@ def test_light_traffic_between_idle_reports_keeps_nothing_in_the_books():
     assert ward.lost() == [(POD, ["lost"])]
 
 
+def test_what_comes_from_a_slow_try_elsewhere_keeps_nothing_in_the_books():
+    ward = Ward()
+    ward.send("pod-0", "lost", LONG)
+    numbers = iter(range(1000))
+
+    def retry():
+        name = RequestId(f"r{next(numbers)}")
+        ward.send("pod-1", name, text(300, name))
+        ward.pass_by(30)
+        ward.apply(Served(name, Target("10.0.0.1:8000"), retried=True))
+        ward.apply(FirstToken(name))
+        ward.apply(Finished(name))
+
+    ward.pass_by(330, beside=retry)
+    assert ward.lost() == [(POD, ["lost"])]
+
+
 def silent(ward):
     ward.send("pod-0", "r1", LONG, stream=False)
 
@@ -174,12 +191,26 @@ def another_one(ward):
     return serve
 
 
+def whole_ones(ward):
+    """Responses that come whole after half a minute, and a page shows none of them."""
+    numbers = iter(range(1000))
+
+    def serve():
+        name = f"s{next(numbers)}"
+        ward.send("pod-0", name, text(200, name), stream=False)
+        ward.pass_by(30)
+        ward.apply(Finished(RequestId(name), Usage(200, 30, 0)))
+
+    return serve
+
+
 HEALTHY = {
     "the report counts it": (silent, nothing, {"running": 1}),
     "it waits": (silent, nothing, {"waiting": 1}),
     "pages say nothing of requests": (silent, nothing, {"counted": False}),
     "a stream that goes on, whatever the page says": (streaming, progress, {}),
     "the page is wrong about others": (silent, another_one, {}),
+    "the page is wrong about whole responses": (silent, whole_ones, {}),
     "the endpoint only computed its prompt": (for_another, nothing, {}),
     "it is at another endpoint": (elsewhere, nothing, {}),
 }

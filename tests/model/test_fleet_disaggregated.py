@@ -97,6 +97,16 @@ def test_the_first_token_releases_where_the_prompt_was_computed(sign):
     assert requests(rig) == [0, 0, 0]
 
 
+def test_prompts_that_are_computed_elsewhere_hold_up_no_step():
+    rig, ids = Rig(2), [RequestId(f"{number}") for number in range(42)]
+    for number in range(40):  # one decodes while the prompt of the next is computed
+        rig.apply(Admitted(rig.quote(ids[number + 2], text(500, ids[number])), DECODE, PREFILL))
+        rig.apply(FirstToken(ids[number + 1]))
+        rig.apply(Finished(ids[number], Usage(500, 101, 0)))
+        rig.now += 2.0
+    assert rig.pod("pod-1").pace.step_seconds(1.0, 500) == pytest.approx(0.02, rel=0.1)
+
+
 def test_no_token_yet_releases_nothing():
     rig = disaggregated()
     rig.apply(Generated(R1, 0))

@@ -4,6 +4,7 @@ import pytest
 
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed, OrcaReported
+from epp.model.kv_changes import BlocksStored, CacheChanged, CacheFeedUp, EngineHash
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken, Served
@@ -79,13 +80,31 @@ def test_another_start_time_is_an_empty_cache(starts, kept):
     assert rig.cached(LONG)["pod-0"] == (predicted(1000) if kept else 0)
 
 
-def test_an_engine_that_says_that_it_runs_on_has_not_restarted():
+@pytest.mark.parametrize("started_at", [5.0, None])
+def test_an_engine_that_says_that_it_runs_on_has_not_restarted(started_at):
     rig = Rig()
-    rig.report("pod-0", started_at=5.0, block_size=16, num_blocks=100_001)
+    if started_at is None:  # its KV events say so, as those of SGLang, which has no start time
+        stored = BlocksStored([EngineHash(1)], None, bytes(64), 16)
+        rig.apply(CacheChanged(EndpointId("default/pod-0"), [stored]))
+    rig.report("pod-0", started_at=started_at, block_size=16, num_blocks=100_001)
     for number, cached in enumerate((0, predicted(1000), 0, 0, 0, 0)):
         rig.send("pod-0", f"r{number}", LONG)
         rig.apply(Finished(RequestId(f"r{number}"), Usage(1000, 1, cached)))
+        rig.report("pod-0", started_at=started_at, cache_queries=9000.0 - number)
     assert rig.pod("pod-0").scheduler.generation == 0
+
+
+@pytest.mark.parametrize("restart", [{"started_at": 6.0}, {"cache_queries": 1.0}, None])
+def test_a_stream_that_brings_no_kv_events_says_nothing_of_restarts(restart):
+    rig = Rig()
+    rig.report("pod-0", started_at=5.0 if restart else None, cache_queries=9000.0)
+    rig.apply(CacheFeedUp(EndpointId("default/pod-0"), complete=True))
+    for number, cached in enumerate((0, predicted(1000), *[0] * 3)):
+        rig.send("pod-0", f"r{number}", LONG)
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(1000, 1, cached)))
+    if restart:
+        rig.report("pod-0", **restart)
+    assert rig.pod("pod-0").scheduler.generation == 1
 
 
 def test_a_request_from_before_a_restart_leaves_nothing_behind():
@@ -107,6 +126,9 @@ def test_an_orca_report_changes_what_it_names():
     load = rig.ask()["pod-0"].load
     assert (load.waiting, load.running, load.kv_usage, load.block_size) == (3, 0, 0.7, 16)
     assert load.at == rig.now
+    before = rig.queued_seconds()["pod-0"]
+    rig.apply(OrcaReported(RequestId("r1"), Target("10.0.0.1:8000"), waiting=30.0))
+    assert rig.queued_seconds()["pod-0"] > before
 
 
 def test_of_several_ranks_an_orca_report_is_that_of_the_rank_that_served():

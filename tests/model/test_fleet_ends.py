@@ -251,6 +251,13 @@ def test_what_an_engine_can_generate_in_the_time_is_believed(seconds, answers):
     assert stats.filled == pytest.approx(1000 + tokens, abs=16)
 
 
+def test_the_tokens_of_several_prompts_are_not_those_of_the_first():
+    rig = Rig(1)
+    rig.send("pod-0", "r1", text(400), text(400, "b"))
+    rig.apply(Finished(RequestId("r1"), Usage(1_600, 5, 0)))
+    assert rig.quote("r2", text(500, "c")).tokens == 500
+
+
 def test_at_an_endpoint_whose_load_is_no_number():
     rig = Contained(1)
     rig.report("pod-0", block_size=16, num_blocks=100, kv_usage=float("nan"), running=float("inf"))

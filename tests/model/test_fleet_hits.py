@@ -134,8 +134,10 @@ def test_what_must_not_be_shared_is_not(other):
     assert rig.cached(LONG, model="an alias")["pod-0"] > 0
 
 
-def test_requests_without_a_prompt_cost_nothing():
+@pytest.mark.parametrize("running", [0, 100])
+def test_requests_without_a_prompt_cost_nothing(running):
     rig = Rig()
+    rig.report("pod-0", running=running)
     rig.send("pod-0", "r1")
     found = rig.ask()["pod-0"]
     assert (found.prompt_tokens, found.prefill_seconds, found.queued_prefill_seconds) == (0, 0, 0)

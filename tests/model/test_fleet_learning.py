@@ -243,6 +243,22 @@ def figures(rig, name):
     return asked.prefill_seconds, step
 
 
+def test_steps_are_timed_while_no_prompt_is_computed():
+    rig = Rig(1)
+    for number in range(40):  # a token every 20 ms, and one with the other prompt
+        rig.send("pod-0", "one", text(500, f"one {number}"))
+        rig.now += 0.03
+        rig.apply(FirstToken(RequestId("one")))
+        rig.now += 1.0
+        rig.send("pod-0", "other", text(500, f"other {number}"))
+        rig.now += 0.4
+        rig.apply(FirstToken(RequestId("other")))
+        rig.apply(Finished(RequestId("other"), Usage(500, 1, 0)))
+        rig.now += 1.0
+        rig.apply(Finished(RequestId("one"), Usage(500, 1 + 50 + 1 + 50, 0)))
+    assert rig.pod("pod-0").pace.step_seconds(1, 500) == pytest.approx(0.02, rel=0.1)
+
+
 def test_unlabelled_endpoints_are_told_apart():
     rig = Rig()
     for number in range(120):
@@ -377,7 +393,7 @@ def test_what_an_engine_kept_while_it_slept_teaches_nothing_of_its_speed(begun):
             rig.now += 200 * 0.007
             rig.apply(Finished(identity, Usage(900, 200, 0)))
         lengths, pod = rig.fleet.output_lengths, rig.pod("pod-0")
-        per_token = lengths.seconds_per_token(pod.prefill)
+        per_token = pod.pace.of_class.seconds_per_token.value
         return *figures(rig, "pod-0"), per_token, lengths.ttft_share.value
 
     assert learned(kept=True) == pytest.approx(learned(kept=False), rel=0.1)

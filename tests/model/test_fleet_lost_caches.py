@@ -37,7 +37,7 @@ def rig():
         serve(rig, f"new {number}", WHOLE, 0, **own)
     serve(rig, "first", WHOLE, 0, **shared("first"))
     serve(rig, "second", PrefillModel().seconds(108, 992), 992, **shared("second"))
-    rig.pod("pod-0").feedback.reports_start = True  # and its start time stays the same
+    rig.report("pod-0", started_at=5.0)  # another one would show a restart
     assert rig.pod("pod-0").pace.prefill_slowness.value == pytest.approx(1.0)
     return rig
 
@@ -69,7 +69,10 @@ def test_nor_does_one_look_fast_whose_predictions_come_true_again(rig):
 def test_a_request_is_booked_as_it_was_priced(rig):
     lose(rig, 4)
     (found, _) = rig.fleet.candidates(rig.quote("r1", **shared("r1")), rig.now)
-    assert found.cached_tokens < predicted(1000) // 2
+    cached = found.cached_tokens
+    assert cached < predicted(1000) // 2
+    whole = rig.pod("pod-0").prefill.seconds(found.prompt_tokens - cached, cached)
+    assert found.class_prefill_seconds == pytest.approx(whole)
     rig.send("pod-0", "r1", **shared("r1"))
     assert rig.queued_seconds()["pod-0"] == pytest.approx(found.prefill_seconds)
     assert rig.in_flight("r1").cached == predicted(1000)  # what trust is measured by

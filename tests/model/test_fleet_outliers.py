@@ -131,10 +131,11 @@ def test_what_counts(failure, prompts, left):
 @pytest.mark.parametrize(
     ("words", "left"), [(("help", "stop", "what", "when", "tell"), "12"), (("help",) * 9, "012")]
 )
-def test_prompts_of_less_than_a_block_are_told_apart(write, words, left):
+@pytest.mark.parametrize("times", [1, 4])
+def test_prompts_of_less_than_a_block_or_of_one_are_told_apart(write, words, left, times):
     ward = Ward()
     for word in words:
-        ward.fail("pod-0", failure=Failure.ERROR, prompt=write(word))
+        ward.fail("pod-0", failure=Failure.ERROR, prompt=write(word * times))
     assert ward.left == left
 
 

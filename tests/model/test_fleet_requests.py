@@ -71,6 +71,28 @@ def test_served_elsewhere_moves_everything():
     assert rig.cached(LONG)["pod-1"] == predicted(1000)
 
 
+def paces(rig):
+    paces = [pod.pace for pod in rig.fleet.pods.values()]
+    return [(each.prefill_slowness.value, each.of_class.prefill.seconds(1000, 0)) for each in paces]
+
+
+@pytest.mark.parametrize("prefill", [None, EndpointId("default/pod-2")])
+def test_no_endpoint_is_as_slow_or_as_fast_as_the_one_before_it(prefill):
+    rig = Rig(3)
+    before = paces(rig)
+    for number in range(20):
+        name, words = RequestId(f"r{number}"), text(1000, seed=f"{number} ")
+        rig.now += 100
+        rig.apply(Admitted(rig.quote(name, words), EndpointId("default/pod-0"), prefill))
+        rig.now += 5
+        rig.apply(Served(name, Target("10.0.0.2:8000"), retried=True))
+        rig.now += 0.001
+        rig.apply(FirstToken(name))
+        rig.now += 1
+        rig.apply(Finished(name, Usage(1000, 50)))
+    assert paces(rig) == before
+
+
 @pytest.mark.parametrize("target", ["10.0.0.1:8000", "192.168.0.1:80"], ids=["as told", "unknown"])
 def test_served_as_picked_or_at_an_unknown_target_moves_nothing(target):
     rig = Rig()

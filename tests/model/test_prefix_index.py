@@ -28,14 +28,14 @@ def test_an_empty_index_holds_nothing(fresh):
 
 def test_an_empty_chain_is_held_to_depth_zero_by_all(fresh):
     index = fresh()
-    index.add(index.open(), [1])
-    index.open()
+    index.add(index.add_slot(), [1])
+    index.add_slot()
     assert index.match([]) == [0, 0]
 
 
 def test_a_hole_ends_the_prefix(fresh):
     index = fresh()
-    whole, holed, headless, none = (index.open() for _ in range(4))
+    whole, holed, headless, none = (index.add_slot() for _ in range(4))
     index.add(whole, [1, 2, 3, 4])
     index.add(holed, [1, 2, 4])
     index.add(headless, [2, 3, 4])
@@ -47,19 +47,19 @@ def test_a_hole_ends_the_prefix(fresh):
 
 def test_a_slot_is_given_out_again_without_what_it_held(fresh):
     index = fresh()
-    first, second = index.open(), index.open()
+    first, second = index.add_slot(), index.add_slot()
     index.add(first, [1, 2])
     index.add(second, [1])
-    index.close(first, [1, 2])
+    index.remove_slot(first, [1, 2])
     assert index.match([1, 2]) == [0, 1]
-    assert index.open() == first
+    assert index.add_slot() == first
     assert index.match([1, 2]) == [0, 1]
     assert (len(index), index.held) == (1, 1)
 
 
 def test_adding_and_removing_twice_is_as_once(fresh):
     index = fresh()
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, [1, 1, 2])
     index.add(slot, [1])
     assert (len(index), index.held) == (2, 2)
@@ -72,7 +72,7 @@ def test_adding_and_removing_twice_is_as_once(fresh):
 @pytest.mark.parametrize("kind", [list, tuple, lambda names: array("Q", names)])
 def test_any_64_bits_are_a_hash(fresh, name, kind):
     index = fresh()
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, kind([name, 77]))
     assert index.match(kind([name, 77, 5])) == [2]
     index.remove(slot, kind([name]))
@@ -86,7 +86,7 @@ def test_many_endpoints(holders, chain):
     for fresh in INDEXES:
         index = fresh()
         for held in holders:
-            index.add(index.open(), held)
+            index.add(index.add_slot(), held)
         assert index.match(chain) == [longest(held, chain) for held in holders]
         assert len(index) == len(set().union(*holders))
 
@@ -111,7 +111,7 @@ def test_jumping_finds_what_walking_finds(given_chain, data):
     for fresh in INDEXES:
         index = fresh()
         for held in held_along(chain, depths):
-            index.add(index.open(), held)
+            index.add(index.add_slot(), held)
         assert index.match(chain) == depths
         for slot in jumping:
             index.mark(slot, closed=True)
@@ -125,7 +125,7 @@ def test_every_depth_of_a_long_chain_is_found(fresh):
     index = fresh()
     chain = random.Random(3).sample(range(1 << 62), 1000)  # noqa: S311 (names, no secrets)
     for depth in range(1, 1001):
-        slot = index.open()
+        slot = index.add_slot()
         index.add(slot, chain[:depth])
         index.mark(slot, closed=True)
     assert index.match(chain) == list(range(1, 1001))
@@ -133,7 +133,7 @@ def test_every_depth_of_a_long_chain_is_found(fresh):
 
 def test_a_slot_with_holes_is_followed_block_by_block(fresh):
     index = fresh()
-    closed, holed = index.open(), index.open()
+    closed, holed = index.add_slot(), index.add_slot()
     index.mark(closed, closed=True)
     index.add(closed, range(1, 101))
     index.add(holed, [*range(1, 31), *range(32, 101)])
@@ -158,15 +158,15 @@ class Counted:
 
 def test_a_removed_endpoint_is_purged_in_steps(fresh):
     index = fresh()
-    first, second = index.open(), index.open()
+    first, second = index.add_slot(), index.add_slot()
     index.add(first, range(100_000))
     index.add(second, range(50_000, 50_100))
     index.mark(first, closed=True)
     held = Counted(range(100_000))
-    index.close(first, held)
+    index.remove_slot(first, held)
     assert index.match(range(10)) == [0, 0]
     assert held.read <= 2000
-    assert index.open() == 2, "its slot is not free yet"
+    assert index.add_slot() == 2, "its slot is not free yet"
     steps = 0
     while len(index) > 100:
         before = held.read
@@ -175,7 +175,7 @@ def test_a_removed_endpoint_is_purged_in_steps(fresh):
         steps += 1
     assert steps >= 50
     index.add(second, [50_000])
-    assert index.open() == first
+    assert index.add_slot() == first
     assert index.match(range(50_000, 50_100)) == [0, 100, 0]
     assert index.match(range(10)) == [0, 0, 0]
 
@@ -183,7 +183,7 @@ def test_a_removed_endpoint_is_purged_in_steps(fresh):
 @pytest.mark.parametrize("count", [63, 64, 65, 1000])
 def test_there_is_room_for_many_endpoints(fresh, count):
     index = fresh()
-    slots = [index.open() for _ in range(count)]
+    slots = [index.add_slot() for _ in range(count)]
     for slot in slots:
         index.add(slot, [1, *range(10, 10 + slot)])
         index.mark(slot, closed=slot % 2 == 0)
@@ -191,12 +191,12 @@ def test_there_is_room_for_many_endpoints(fresh, count):
     expected = [min(3, slot + 1) for slot in slots]
     assert index.match([1, 10, 11]) == expected
     for slot in slots[::3]:
-        index.close(slot, [1, *range(10, 10 + slot)])
+        index.remove_slot(slot, [1, *range(10, 10 + slot)])
         expected[slot] = 0
     assert index.match([1, 10, 11])[: count - 3] == expected[: count - 3]
     while index.held > sum(slot + 1 for slot in slots if slot % 3):
         index.purge(100_000)
-    assert sorted(index.open() for _ in slots[::3]) == slots[::3]
+    assert sorted(index.add_slot() for _ in slots[::3]) == slots[::3]
 
 
 hashes = st.lists(st.integers(0, 9), max_size=6)
@@ -219,7 +219,7 @@ class IndexBesideSets(RuleBasedStateMachine):
     @precondition(lambda self: len(self.held) < 5)
     @rule()
     def open(self):
-        slot = self.each(lambda index: index.open())
+        slot = self.each(lambda index: index.add_slot())
         assert slot == min(set(range(6)) - self.held.keys())
         self.held[slot] = set()
 
@@ -228,7 +228,7 @@ class IndexBesideSets(RuleBasedStateMachine):
     def close(self, data):
         slot = data.draw(st.sampled_from(sorted(self.held)))
         held = self.held.pop(slot)
-        self.each(lambda index: index.close(slot, held))
+        self.each(lambda index: index.remove_slot(slot, held))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), names=hashes)

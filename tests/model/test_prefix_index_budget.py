@@ -25,7 +25,7 @@ def bytes_taken(shared):
     index = SOURCE.PrefixIndex()
     pools = [reference_of(BLOCKS) for _ in range(ENDPOINTS)]
     for pool in pools:
-        slot = index.open()
+        slot = index.add_slot()
         if shared:
             rng.seed(1)
         for _ in range(BLOCKS // PROMPT):

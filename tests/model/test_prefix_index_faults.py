@@ -16,9 +16,9 @@ def fresh(request):
 def test_slots_are_not_without_end(fresh):
     index = fresh()
     for _ in range(prefix_index.MAX_SLOTS):
-        index.open()
+        index.add_slot()
     with pytest.raises(OverflowError, match="slots"):
-        index.open()
+        index.add_slot()
     index.add(prefix_index.MAX_SLOTS - 1, [1])
     assert index.match([1]).index(1) == prefix_index.MAX_SLOTS - 1
 
@@ -40,7 +40,7 @@ NO_HASHES = [
 @pytest.mark.parametrize("does", ["add", "remove"])
 def test_what_is_no_hash_changes_nothing(fresh, does, hashes, error):
     index = fresh()
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, [1, 2, 3])
     calls = {
         "add": lambda: index.add(slot, hashes),
@@ -55,7 +55,7 @@ def test_what_is_no_hash_changes_nothing(fresh, does, hashes, error):
 @pytest.mark.parametrize("closed", [False, True])
 def test_what_is_no_hash_is_never_found(fresh, odd, closed):
     index = fresh()
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, [1, 2, 3])
     index.mark(slot, closed=closed)
     try:
@@ -72,14 +72,14 @@ def test_what_is_no_hash_is_never_found(fresh, odd, closed):
         lambda index, slot: index.add(slot, [1]),
         lambda index, slot: index.remove(slot, [1]),
         lambda index, slot: index.mark(slot, closed=True),
-        lambda index, slot: index.close(slot, [1]),
+        lambda index, slot: index.remove_slot(slot, [1]),
     ],
     ids=["add", "remove", "mark", "close"],
 )
 def test_a_slot_that_is_not_open(fresh, call, slot):
     index = fresh()
-    index.add(index.open(), [1])
-    index.close(index.open(), ())
+    index.add(index.add_slot(), [1])
+    index.remove_slot(index.add_slot(), ())
     with pytest.raises((ValueError, OverflowError)):
         call(index, slot)
     assert (index.held, index.match([1])) == (1, [1])
@@ -87,8 +87,8 @@ def test_a_slot_that_is_not_open(fresh, call, slot):
 
 def test_what_cannot_be_read_is_not_closed(fresh):
     index = fresh()
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, [1])
     with pytest.raises(TypeError):
-        index.close(slot, 5)
+        index.remove_slot(slot, 5)
     assert index.match([1]) == [1]

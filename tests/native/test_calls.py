@@ -61,7 +61,7 @@ TOLD: list[str] = []
 
 
 def refuse_one(stream: Any):
-    OpenStreams(float, max_held_bytes=10, request_timeout=0).hold(stream, 11)
+    OpenStreams(float, max_held_bytes=10, request_timeout=0).record_held(stream, 11)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class Fleet:
 
     def __init__(self, index, slots):
         self.index = index
-        self.held: dict[int, set[int]] = {index.open(): set() for _ in range(slots)}
+        self.held: dict[int, set[int]] = {index.add_slot(): set() for _ in range(slots)}
 
     def add(self, slot, names):
         self.index.add(slot, array("Q", names))
@@ -72,7 +72,7 @@ def test_as_many_sets_of_endpoints_as_blocks(index):
 
 
 def test_used_bytes_follow_what_is_held(index):
-    first, second = index.open(), index.open()
+    first, second = index.add_slot(), index.add_slot()
     empty = index.used_bytes
     index.add(first, range(10_000))
     once = index.used_bytes
@@ -89,7 +89,7 @@ def test_the_budget_counts_every_block_at_every_endpoint(fresh):
     def filled(budget):
         index = fresh(budget)
         for count in (50, 80):
-            index.add(index.open(), range(count))
+            index.add(index.add_slot(), range(count))
         return index
 
     used = filled(0).used_bytes
@@ -118,11 +118,13 @@ class Meddler:
 
 
 def test_the_index_may_change_while_hashes_are_read(index):
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, range(200))
-    index.remove(slot, Meddler(lambda: [index.add(index.open(), range(500)) for _ in range(40)]))
+    index.remove(
+        slot, Meddler(lambda: [index.add(index.add_slot(), range(500)) for _ in range(40)])
+    )
     assert [index.match((name,))[slot] for name in range(4)] == [1, 0, 0, 1]
-    found = index.match(Meddler(index.open))
+    found = index.match(Meddler(index.add_slot))
     assert found[:2] == [0, 2]
 
 
@@ -155,7 +157,7 @@ def named(value):
     ids=named,
 )
 def test_hashes_come_in_many_forms(index, hashes, names):
-    slot = index.open()
+    slot = index.add_slot()
     index.add(slot, hashes)
     assert [index.match([name]) for name in names] == [[1]] * len(names)
     assert index.held == len(set(names))
@@ -167,7 +169,7 @@ def test_hashes_come_in_many_forms(index, hashes, names):
     "hashes", [array("d", [5.0]), array("q", [-1]), memoryview(b"")], ids=named
 )
 def test_other_arrays(index, hashes):
-    slot = index.open()
+    slot = index.add_slot()
     if len(hashes):
         with pytest.raises((TypeError, OverflowError)):
             index.add(slot, hashes)

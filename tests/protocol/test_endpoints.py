@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from epp.errors import ConfigError
 from epp.model.endpoint import H2C, HTTPS, Endpoint
-from epp.protocol.endpoints import parse_endpoints
+from epp.protocol.endpoints import endpoints_steps, parse_endpoints
+from epp.protocol.steps import finish
 
 FULL = b"""
 endpoints:
@@ -58,7 +59,7 @@ ADDRESSES = {"eu.example.com": "192.0.2.1", "us.example.com": "2001:db8::1"}
 
 
 def clusters(text):
-    found = parse_endpoints(text.encode(), lambda name, _port: ADDRESSES.get(name, ""))
+    found = finish(endpoints_steps(text.encode(), lambda name, _port: ADDRESSES.get(name, "")))
     return [(each.name, each.target, each.metrics_host) for each in found]
 
 

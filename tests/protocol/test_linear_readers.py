@@ -19,7 +19,7 @@ from epp.protocol.bodies.grpc_body import FrameRestorer, framed
 from epp.protocol.bodies.model_rewrite import ModelRestorer, replace_model
 from epp.protocol.bodies.usage import merge_usage
 from epp.protocol.bodies.usage_reader import usage_reader
-from epp.protocol.endpoints import parse_endpoints
+from epp.protocol.endpoints import endpoints_steps, parse_endpoints
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.kube.watch import LineSplitter, StreamBroken
 from epp.protocol.kvevents.batches import rank_of, time_of
@@ -27,6 +27,7 @@ from epp.protocol.metrics.metric_specs import parse_spec
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.metrics.page import Page
+from epp.protocol.steps import finish
 from epp.protocol.yaml import load_yaml
 from tests.kvpublisher import read_batch
 from tests.native.built import loaded
@@ -277,7 +278,7 @@ SAYINGS = {
     "KV events": lambda data: (read_batch(data, "m"), time_of(data), rank_of(data)),
     "YAML": load_yaml,
     "endpoints": parse_endpoints,
-    "clusters": lambda data: parse_endpoints(data, lambda _name, _port: ""),
+    "clusters": lambda data: finish(endpoints_steps(data, lambda _name, _port: "")),
     "a metric": lambda data: parse_spec(data.decode("latin-1")),
     "a label selector": lambda data: parse_label_selector(data.decode("latin-1")),
     "an observation": lambda data: Observation.parse(data.decode("latin-1")),

@@ -101,6 +101,7 @@ def test_of_a_file_that_is_written_in_place_no_part_is_returned(tmp_path):
     path.write_bytes(b"before")
     followed = FollowedFile(path, MOST)
     assert followed.changed() == b"before"
+    assert not any(followed.changed() for _ in range(10))
     with path.open("wb", buffering=0) as writing:
         assert followed.changed() is None  # it is empty
         for part in (b"what ", b"comes ", b"after"):

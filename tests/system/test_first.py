@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from epp.system.first import first_of
+from epp.system.first import race
 
 
 async def never(ended):
@@ -20,20 +20,20 @@ async def fails():
 
 async def test_the_first_one_ends_the_others():
     ended = list[bool]()
-    await first_of(asyncio.sleep(0), never(ended), never(ended))
+    await race(asyncio.sleep(0), never(ended), never(ended))
     assert ended == [True, True]
 
 
 async def test_what_the_first_one_raises_is_raised_once_the_others_have_ended():
     ended = list[bool]()
     with pytest.raises(LookupError, match="mine"):
-        await first_of(never(ended), fails())
+        await race(never(ended), fails())
     assert ended == [True]
 
 
 async def test_a_caller_that_is_cancelled_cancels_all():
     ended = list[bool]()
-    task = asyncio.create_task(first_of(never(ended), never(ended)))
+    task = asyncio.create_task(race(never(ended), never(ended)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()

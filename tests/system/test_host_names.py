@@ -145,3 +145,5 @@ def test_where_there_is_no_route_to_ipv4_a_host_with_both_is_used_by_ipv6():
     if "[::1]" not in loopbacks():
         pytest.skip("NOT TESTED: names with addresses of both families: this machine has no IPv6")
     assert of_one_family(["255.255.255.255", "::1"]) == ["::1"]
+    assert of_one_family(["::1", "127.0.0.1"]) == ["127.0.0.1"]
+    assert of_one_family(["127.0.0.1", "::1"], six=True) == ["::1"]

@@ -51,8 +51,8 @@ def said():
 async def test_names_are_resolved_and_followed(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"], gpu2=["10.0.0.2"])
     servers = model_servers(["http://gpu1:8000", "http://gpu2:8000", "http://10.0.0.3:8000"])
-    book = AddressBook(servers, None, tmp_path, names.host_names)
-    await book.load(said.append, None)
+    book = AddressBook(servers, None, tmp_path, said.append, names.host_names)
+    await book.load(None)
     assert in_front(tmp_path) == (
         ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"],
         [
@@ -76,8 +76,10 @@ async def test_names_are_resolved_and_followed(tmp_path, said):
 
 async def test_a_name_that_is_lost_keeps_its_address_and_is_said_once(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"])
-    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, names.host_names)
-    await book.load(said.append, None)
+    book = AddressBook(
+        model_servers(["http://gpu1:8000"]), None, tmp_path, said.append, names.host_names
+    )
+    await book.load(None)
     names.known = {}
     await book.refresh()
     await book.refresh()
@@ -91,15 +93,17 @@ async def test_a_name_that_is_lost_keeps_its_address_and_is_said_once(tmp_path, 
 
 
 async def test_names_that_nobody_knows_leave_no_servers(tmp_path, said):
-    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, Names().host_names)
-    await book.load(said.append, None)
+    book = AddressBook(
+        model_servers(["http://gpu1:8000"]), None, tmp_path, said.append, Names().host_names
+    )
+    await book.load(None)
     assert in_front(tmp_path) == ([], [])
 
 
 async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"], alias=["10.0.0.1"])
     servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
-    await AddressBook(servers, None, tmp_path, names.host_names).load(said.append, None)
+    await AddressBook(servers, None, tmp_path, said.append, names.host_names).load(None)
     assert in_front(tmp_path)[1] == [("gpu1:8000-10.0.0.1", "10.0.0.1:8000")]
     assert said == ["alias:8000 is ignored: all its addresses belong to other URLs too"]
 
@@ -114,8 +118,8 @@ def put(path, text):
 async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp_path, said):
     path = tmp_path / "file.yaml"
     path.write_text(FILE % "a")
-    book = AddressBook((), path, tmp_path)
-    await book.load(said.append, None)
+    book = AddressBook((), path, tmp_path, said.append)
+    await book.load(None)
     assert book.endpoints_path == path
     assert [each.name for each in book.addresses] == ["a"]
     put(path, FILE % "/")
@@ -138,11 +142,11 @@ async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp
 
 async def test_a_file_that_cannot_be_read_is_refused_at_first(tmp_path, said):
     with pytest.raises(ConfigError, match="No such file"):
-        await AddressBook((), tmp_path / "none", tmp_path).load(said.append, None)
+        await AddressBook((), tmp_path / "none", tmp_path, said.append).load(None)
     path = tmp_path / "file.yaml"
     path.write_text(FILE % "/")
     with pytest.raises(ConfigError) as refused:
-        await AddressBook((), path, tmp_path).load(said.append, None)
+        await AddressBook((), path, tmp_path, said.append).load(None)
     assert str(refused.value).startswith(f"{path}: endpoints[0].name: ")
 
 
@@ -152,13 +156,15 @@ async def test_a_file_with_https_servers_is_refused(tmp_path, said):
     with pytest.raises(
         ConfigError, match=r"endpoints\[0\]\.appProtocol: .*https://10\.0\.0\.1:8000"
     ):
-        await AddressBook((), path, tmp_path).load(said.append, None)
+        await AddressBook((), path, tmp_path, said.append).load(None)
 
 
 async def test_a_name_that_shows_some_of_its_servers_keeps_all_that_answer(tmp_path, said):
     names = Names(gpu=["10.0.0.1", "10.0.0.2"])
-    book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
-    await book.load(said.append, None)
+    book = AddressBook(
+        model_servers(["http://gpu:8000"]), None, tmp_path, said.append, names.host_names
+    )
+    await book.load(None)
     names.known = {"gpu": ["10.0.0.2", "10.0.0.3"]}
     await book.refresh()
     assert in_front(tmp_path)[0] == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
@@ -175,8 +181,10 @@ async def test_an_address_that_joins_a_name_leaves_the_endpoints_that_are_there_
     tmp_path, said
 ):
     names = Names(gpu=["10.0.0.1"])
-    book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
-    await book.load(said.append, None)
+    book = AddressBook(
+        model_servers(["http://gpu:8000"]), None, tmp_path, said.append, names.host_names
+    )
+    await book.load(None)
     _, before = in_front(tmp_path)
     names.known = {"gpu": ["10.0.0.1", "10.0.0.2"]}
     await book.refresh()
@@ -188,8 +196,10 @@ async def test_an_address_that_joins_a_name_leaves_the_endpoints_that_are_there_
 async def test_a_name_of_thousands_is_bounded_and_said_once(tmp_path, said):
     many = [f"10.0.{number // 250}.{number % 250}" for number in range(3_000)]
     names = Names(gpu=many)
-    book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
-    await book.load(said.append, None)
+    book = AddressBook(
+        model_servers(["http://gpu:8000"]), None, tmp_path, said.append, names.host_names
+    )
+    await book.load(None)
     hosts, endpoints = in_front(tmp_path)
     names.known = {"gpu": many[::-1]}
     await book.refresh()
@@ -202,8 +212,8 @@ async def test_a_name_of_thousands_is_bounded_and_said_once(tmp_path, said):
 async def test_what_is_no_file_is_said_once_and_the_next_file_is_followed(make, tmp_path, said):
     path = tmp_path / "file.yaml"
     path.write_text(FILE % "a")
-    book = AddressBook((), path, tmp_path)
-    await book.load(said.append, None)
+    book = AddressBook((), path, tmp_path, said.append)
+    await book.load(None)
     path.unlink()
     make(path)
     await book.refresh()
@@ -221,8 +231,8 @@ async def test_a_change_that_could_not_be_written_is_written_later(tmp_path, sai
     path, folder = tmp_path / "file.yaml", tmp_path / "folder"
     folder.mkdir()
     path.write_text(FILE % "a")
-    book = AddressBook((), path, folder)
-    await book.load(said.append, None)
+    book = AddressBook((), path, folder, said.append)
+    await book.load(None)
     put(path, FILE % "b")
     folder.rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError):

@@ -157,7 +157,7 @@ class ExchangeDriver:
         size = self._exchange.held_bytes + self._arriving
         if size or self._holding:
             self._holding = size > 0
-            self._streams.hold(self, size)
+            self._streams.record_held(self, size)
 
     def _take_turn(self) -> None:
         """Go on when other streams had their turn."""

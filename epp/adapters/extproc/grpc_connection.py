@@ -95,7 +95,7 @@ class GrpcConnection:
         self._gone = False
         self._flushing = False
         self._received = False  # any byte, since the keepalive timer was set
-        self._pinged = False
+        self._pinged = 0  # the pong that a silent peer owes; 0 for none
         self._last_pong = 0  # the pong after which a draining connection takes no streams
         self._held: set[Stream] = set()
         self._turns = server.turns
@@ -269,7 +269,7 @@ class GrpcConnection:
         RFC 9113 §6.8: the first GOAWAY names the highest stream of all, and the one that names
         the last stream taken follows after a round trip, which a ping measures.
         """
-        self._last_pong = self._session.pongs + (2 if self._pinged else 1)
+        self._last_pong = max(self._pinged, self._session.pongs) + 1
         self._session.announce_end()
         self._session.ping()
         self.flush()
@@ -343,12 +343,12 @@ class GrpcConnection:
         """Ping a silent peer; abort the connection if it does not answer."""
         after = self._limits.ping_after
         if self._received or self._waiting:  # what waits may not have been read
-            self._received = self._pinged = False
+            self._received, self._pinged = False, 0
         elif self._pinged:
             self._transport.abort()
             return
         else:
-            self._pinged = True
+            self._pinged = self._session.pongs + 1
             after = self._limits.ping_timeout
             self._session.ping()  # RFC 9113 §6.7: a peer that is alive answers it
             self.flush()

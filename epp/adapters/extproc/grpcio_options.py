@@ -3,6 +3,7 @@
 import ssl
 
 from epp.adapters.extproc.limits import PeerLimits
+from epp.model.endpoint import target_of
 from epp.system.port import bound_sockets
 
 _MAX_STREAMS = 1_000
@@ -38,8 +39,7 @@ def require_free(address: str, port: int) -> None:
 
 def target(address: str, port: int) -> str:
     """Return where to listen in grpcio's words: `::` is all addresses, of IPv4 too."""
-    host = address or "::"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return target_of(address or "::", port)
 
 
 def require_version(least: ssl.TLSVersion) -> None:

@@ -76,6 +76,7 @@ class HealthCall:
     def _end(self, status: GrpcStatus = GrpcStatus.OK, problem: str = "") -> None:
         self._stream.owner = None
         self._stream.end(status, problem)
+        self.closed()
 
     def ended(self) -> None:
         """End the call with an error: there was no request."""

@@ -76,11 +76,11 @@ class OpenStreams:
         self._last_end = now
         self._unfinished.pop(stream, None)
         if stream in self._holding:
-            self.hold(stream, 0)
+            self.record_held(stream, 0)
         if not self.open:
             self._none_open.set()
 
-    def hold(self, stream: OpenStream, size: int) -> None:
+    def record_held(self, stream: OpenStream, size: int) -> None:
         """Record that a stream holds `size` bytes of its request; others, or it, may be refused."""
         more = size - self._holding.pop(stream, 0)
         if size:

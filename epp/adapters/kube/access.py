@@ -20,8 +20,8 @@ from kubernetes.aio.config.kube_config import load_kube_config
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 
-_UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError)
-"""What `kubernetes.aio` raises for a malformed kubeconfig or service account."""
+_UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError, RuntimeError)
+"""What `kubernetes.aio` and `pathlib` raise for a malformed kubeconfig, account or path."""
 _LOAD_SECONDS = 30.0
 """Limit for reading a configuration; credential plug-ins are processes of their own."""
 _KEEPALIVE = (
@@ -44,6 +44,7 @@ async def load(access: KubeAccess) -> Configuration:
     try:
         async with asyncio.timeout(_LOAD_SECONDS):
             await _load(access, configuration)
+        direct = goes_direct(configuration.host, access.environ)
     except TimeoutError:
         raise ConfigError(f"a credential plug-in took more than {_LOAD_SECONDS:g} s") from None
     except (*_UNREADABLE, OSError, yaml.YAMLError) as error:
@@ -51,7 +52,7 @@ async def load(access: KubeAccess) -> Configuration:
     # Python 3.13 sets VERIFY_X509_STRICT; CA certificates of many clusters lack extensions that
     # RFC 5280 §4.2 requires, and Go's clients accept them.
     configuration.disable_strict_ssl_verification = True
-    if goes_direct(configuration.host, access.environ):
+    if direct:
         configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 
@@ -60,9 +61,12 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     """Return whether the address in a URL needs no proxy, as in Go (`httpproxy.Config`).
 
     These are the addresses of this machine and of the networks in NO_PROXY. aiohttp decides on all
-    others: it knows the names in NO_PROXY, but not networks.
+    others: it knows the names in NO_PROXY, but not networks. Raises `ValueError` for what is not
+    the URL of a server.
     """
-    host = urlsplit(url).hostname or ""
+    scheme, host = urlsplit(url).scheme, urlsplit(url).hostname
+    if scheme not in {"http", "https"} or not host:
+        raise ValueError(f"the server's address is not an http or https URL: {url}")
     if host == "localhost":
         return True
     networks = []
@@ -78,7 +82,8 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
 
 async def _load(access: KubeAccess, configuration: Configuration) -> None:
     named = access.kubeconfig or access.environ.get("KUBECONFIG", "")
-    if not named and access.environ.get(SERVICE_HOST_ENV_NAME):
+    in_pod = bool(access.environ.get(SERVICE_HOST_ENV_NAME))
+    if in_pod and not named:
         InClusterConfigLoader(
             token_filename=str(access.service_account / "token"),
             cert_filename=str(access.service_account / "ca.crt"),
@@ -86,19 +91,20 @@ async def _load(access: KubeAccess, configuration: Configuration) -> None:
         ).load_and_set(configuration)
         return
     await load_kube_config(
-        config_file=_kubeconfigs(named or "~/.kube/config"),
+        config_file=_kubeconfigs(named or "~/.kube/config", in_pod=in_pod),
         client_configuration=configuration,
         persist_config=False,
     )
 
 
-def _kubeconfigs(named: str) -> str:
+def _kubeconfigs(named: str, *, in_pod: bool) -> str:
     """Return the files that exist, separated by colons. Raises `ConfigException` if none does."""
     paths = [Path(each).expanduser() for each in named.split(":") if each]
     existing = [str(path) for path in paths if path.exists()]
     if not existing:
         places = ", ".join(map(str, paths))
-        raise ConfigException(f"not in a pod, and there is no kubeconfig at {places}")
+        where = "" if in_pod else "not in a pod, and "
+        raise ConfigException(f"{where}there is no kubeconfig at {places}")
     return ":".join(existing)
 
 

@@ -69,7 +69,8 @@ class ApiConnection:
         self._session: ApiSession | None = None
         self._renewing = asyncio.Lock()
         self._renewals = 0
-        self._distrusted = False
+        self._fault: str | None = None  # of the last renewal; None once credentials are accepted
+        self._token_fault = ""  # of the last look into the token file
         self._absences = 0
         self.absent = RetryQueue()
         self.refused = RetryQueue()
@@ -158,11 +159,11 @@ class ApiConnection:
         if session is None:
             raise ApiUnreachable("the connection is closed")
         method, path, document = request
-        headers = {**_HEADERS, **await _authorization(session.configuration)}
+        headers = {**_HEADERS, **await self._authorization(session.configuration)}
         response = await session.send((method, path, headers, document), limits)
         self._on_response()
         if response.status < HTTPStatus.BAD_REQUEST:
-            self._distrusted = False
+            self._fault = None
             return response, session
         try:
             body = await _read(response, _MAX_STATUS_BYTES)
@@ -173,19 +174,34 @@ class ApiConnection:
             read_status(response.status, body, response.headers.get("Retry-After", ""))
         )
 
+    async def _authorization(self, configuration: Configuration) -> dict[str, str]:
+        """Return the Authorization header: of the last token, if the token file is unreadable."""
+        fault = ""
+        try:
+            key = await configuration.get_api_key_with_prefix("BearerToken")
+        except (ConfigException, OSError, ValueError) as error:  # the last: no UTF-8
+            fault, key = str(error), configuration.api_key.get("BearerToken")
+        if fault not in {"", self._token_fault}:
+            _log.warning("kube.token_unreadable", error=fault)
+        self._token_fault = fault
+        return {"Authorization": key.strip()} if key else {}
+
     async def _renew(self, renewals: int, reason: str) -> None:
         """Read credentials again, unless another request did so after this one was sent."""
         async with self._renewing:
             if self._renewals != renewals:
                 return
-            if not self._distrusted:
-                self._distrusted = True
-                _log.warning("kube.credentials_renewed", because=reason)
+            fault = ""
             try:
                 await self.open()
             except ConfigError as error:
-                _log.error("kube.credentials_unreadable", error=str(error))
+                fault = str(error)
             self._renewals += 1
+            before, self._fault = self._fault, fault
+            if fault and fault != before:
+                _log.error("kube.credentials_unreadable", error=fault)
+            elif fault != before:
+                _log.warning("kube.credentials_renewed", because=reason)
 
     # Absence.
 
@@ -226,13 +242,3 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
         if size > most:
             raise ApiUnreachable(f"a response of more than {most} bytes")
     return b"".join(parts)
-
-
-async def _authorization(configuration: Configuration) -> dict[str, str]:
-    """Return the Authorization header; with an unreadable token file, that of the last token."""
-    try:
-        key = await configuration.get_api_key_with_prefix("BearerToken")
-    except (ConfigException, OSError, ValueError) as error:  # the last: no UTF-8
-        _log.warning("kube.token_unreadable", error=str(error))
-        key = configuration.api_key.get("BearerToken")
-    return {"Authorization": key.strip()} if key else {}

@@ -119,8 +119,8 @@ class LeaseElection:
     async def handed_over(self) -> None:
         """After `release`, wait until another leads and is noticed, or none turns up.
 
-        A Service without a ready pod passes requests to pods that end but still say that they are
-        ready (Kubernetes, `ProxyTerminatingEndpoints`), so that there always is one.
+        Until then this replica still reports ready: without a ready pod, a Service passes requests
+        to terminating pods that report ready (`ProxyTerminatingEndpoints`).
         """
         if not self._handing_over:
             return

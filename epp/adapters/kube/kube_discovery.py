@@ -104,9 +104,9 @@ class KubeDiscovery:
         raise RuntimeError("following a pool never ends")
 
     async def _stand(self, election: LeaseElection) -> NoReturn:
-        """Be a candidate once this replica could serve, as controllers that client-go starts are.
+        """Stand for election once this replica could serve.
 
-        Else one that may not list pods, say, would lead and never be ready.
+        Otherwise one that may not list pods would lead and never be ready.
         """
         await self._first_applied.wait()
         await election.run()

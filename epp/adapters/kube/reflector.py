@@ -272,6 +272,7 @@ class Reflector(Generic[T]):
 
     def _on_refusal(self, refusal: ApiRefused) -> Delay:
         """Handle a refusal; return how long to wait."""
+        self._missing = self._missing + 1 if refusal.code == HTTPStatus.NOT_FOUND else 0
         if refusal.code in _ANSWERS:
             self.answered.set()
         self._answer_in_time()
@@ -308,7 +309,6 @@ class Reflector(Generic[T]):
         The second 404 in a row removes all objects. One is not enough: an API server that starts
         serves custom resources some time after its own.
         """
-        self._missing += 1
         if self._missing > 1:
             self._sink.retain(())
         if self._problem != "kube.not_installed":
@@ -326,6 +326,7 @@ class Reflector(Generic[T]):
         The first broken watch is not logged: each restart of an API server breaks all watches. Nor
         is an absent server, which the connection logs for all.
         """
+        self._missing = 0
         if isinstance(error, ApiUnreachable) and error.absent:
             return self._connection.absent
         self._answer_in_time()

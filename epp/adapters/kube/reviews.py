@@ -46,7 +46,7 @@ class TokenReviewer:
         self._known: TLRUCache[bytes, HTTPStatus] = TLRUCache(
             _MAX_TOKENS, ttu=_until, timer=time.monotonic
         )
-        self._failing = False
+        self._problem = ""
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def review(self, token: str, path: str) -> HTTPStatus:
@@ -66,7 +66,7 @@ class TokenReviewer:
         except (TimeoutError, ApiRefused, ApiUnreachable, ConfigError, *UNREADABLE) as error:
             self._report(error)
             return HTTPStatus.SERVICE_UNAVAILABLE
-        self._failing = False
+        self._problem = ""
         self._known[key] = status
         return status
 
@@ -89,14 +89,14 @@ class TokenReviewer:
         )
 
     def _report(self, error: Exception) -> None:
-        """Log the first failure after a success."""
-        if self._failing:
+        """Log a failure, unless it is the one logged last."""
+        problem = str(error) or f"no review within {_ANSWER_SECONDS:g} s"
+        if problem == self._problem:
             return
-        self._failing = True
+        self._problem = problem
         rules = {}
         if isinstance(error, ApiRefused) and error.code == HTTPStatus.FORBIDDEN:
             rules = {"missing_rules": ", ".join(RULES)}
-        problem = str(error) or f"no review within {_ANSWER_SECONDS:g} s"
         _log.warning("metrics.not_reviewed", error=problem, **rules)
 
 

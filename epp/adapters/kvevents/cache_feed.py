@@ -83,7 +83,7 @@ class CacheFeed:
 
     def _next_part(self) -> None:
         """Act on notices up to the first changes, and on these."""
-        while self._waiting:
+        while self._waiting and not self.ended:
             first = self._waiting.popleft()
             if isinstance(first, CacheChanges):
                 self._apply(CacheChanged(self.endpoint.id, first.changes))

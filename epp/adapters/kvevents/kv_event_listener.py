@@ -14,7 +14,7 @@ from epp.adapters.kvevents.subscription import Subscription
 from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.notices import FeedCounts
-from epp.system.first import first_of
+from epp.system.first import race
 
 _MAX_SOCKETS = 16_384
 """Sockets of the ZMQ context; its default of 1,023 is less than 3 for each of 1,000 endpoints."""
@@ -74,6 +74,7 @@ class KvEventListener:
     def _unsubscribe(self, endpoint_id: EndpointId) -> None:
         subscription = self._subscriptions.pop(endpoint_id, None)
         if subscription and subscription.task:
+            subscription.stream.ended = True  # its tasks may be about to handle a message
             subscription.task.cancel()
 
     def counts(self) -> dict[EndpointId, FeedCounts]:
@@ -91,7 +92,7 @@ class KvEventListener:
             await asyncio.sleep(publishers.PAGE_SECONDS)
 
         if self._ready is not None:
-            await first_of(self._ready(subscription.endpoint.id), without_pages())
+            await race(self._ready(subscription.endpoint.id), without_pages())
         await subscription.run(context)
 
     async def run(self) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from epp.label_selector import LabelSelector
-from epp.model.endpoint import Endpoint, target_of
+from epp.model.endpoint import Endpoint, is_number, target_of
 
 PORT_LABEL = "warmpick.io/kv-events-port"
 """Label with an endpoint's KV event port; 0: it publishes nothing. Default: the settings' port."""
@@ -40,9 +40,9 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     each: bool = True
     """Whether endpoints are subscribed to by themselves."""
     selector: LabelSelector | None = None
-    """Those that are; None: all."""
+    """Which endpoints are subscribed to by themselves; None: all."""
     namespace: str = ""
-    """Their namespace; empty: any."""
+    """The namespace of these endpoints; empty: any."""
     reconnect: tuple[float, float] = (0.1, 5.0)
     """Seconds between attempts to connect: the first interval, and the limit of its doubling."""
 
@@ -75,4 +75,4 @@ class PublisherAddresses(msgspec.Struct, frozen=True):
 
 def _port(endpoint: Endpoint, label: str, default: int) -> int:
     text = endpoint.labels.get(label, "")
-    return int(text) if text.isdecimal() and int(text) < 1 << 16 else default
+    return int(text) if is_number(text) and int(text) < 1 << 16 else default

@@ -69,13 +69,12 @@ def note_of(record: RequestRecord, quote: Quote | None) -> Note:
         if request.prompts or request.body:
             request = replaced(request, prompts=(), body=b"")
     else:
-        endpoint, prefill, served = decision.endpoint, decision.prefill, record.served
-        elsewhere = served is not None and decision.served_at(served) != endpoint.target
+        prefill, served = decision.prefill, record.served
         destination = Destination(
-            endpoint.id,
+            decision.endpoint.id,
             "" if prefill is None else prefill.id,
             decision.profile,
-            served if served is not None and elsewhere else "",
+            served if served is not None and record.elsewhere else "",
             decision.predicted_cached_tokens,
             decision.predicted_ttft,
         )

@@ -7,6 +7,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from epp.model.endpoint import target_of
+
 DEFAULT_PORT: Final = 6379
 _SCHEMES: Final = ("redis", "rediss")
 _FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -39,7 +41,7 @@ class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
     """Its key."""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return target_of(self.host, self.port)
 
 
 def is_redis(text: str) -> bool:

@@ -11,7 +11,7 @@ from zmq.utils import z85
 
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.errors import ConfigError
-from epp.model.endpoint import canonical_ip
+from epp.model.endpoint import canonical_ip, target_of
 from epp.protocol.replicas.messages import POOL_BYTES
 
 DEFAULT_PORT: Final = 9004
@@ -27,7 +27,7 @@ class PeerAddress(msgspec.Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return target_of(self.host, self.port)
 
 
 class Siblings(msgspec.Struct, frozen=True, kw_only=True):

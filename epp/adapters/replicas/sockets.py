@@ -37,14 +37,7 @@ _DOMAIN: Final = b"replicas"
 _ZAP: Final = "inproc://zeromq.zap.01"
 """ZeroMQ RFC 27: where libzmq asks whether a connection is allowed."""
 _ZAP_FRAMES: Final = 9
-_WATCHED: Final = (
-    zmq.EVENT_ACCEPTED
-    | zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_DISCONNECTED
-)
+_WATCHED: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _SEALED_BYTES: Final = 64
 """How many bytes encryption adds to a message, at most (CurveZMQ)."""
 

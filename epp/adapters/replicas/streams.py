@@ -28,9 +28,9 @@ MAX_BROADCASTS: Final = 32_768
 _MAX_ANSWERS: Final = 4_096
 """Messages to one replica that are kept, about; it removes them each second."""
 _KEPT_SECONDS: Final = 600
-"""How long the stream for all is kept after the last replica has gone,"""
+"""How long the stream for all outlives the last replica."""
 _ANSWERS_KEPT_SECONDS: Final = 60
-"""and how long that of a replica is."""
+"""How long a replica's own stream outlives it."""
 _MAX_QUEUED: Final = 16 << 20
 """The most bytes that wait to be written."""
 _WRITTEN_AT_ONCE: Final = 1 << 20

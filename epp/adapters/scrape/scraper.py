@@ -58,6 +58,8 @@ class _Server:
         """The endpoints for which the page has no known metric."""
         self.failures = 0
         """How many polls in a row failed."""
+        self.faulty = False
+        """Whether a reader raised since a page was read."""
         self.logged: dict[EndpointId, str] = {}
         """The event that was logged when an endpoint failed, by endpoint."""
         self.late: asyncio.TimerHandle
@@ -220,8 +222,9 @@ class Scraper:
         except (OSError, PageRefused) as error:  # TimeoutError is one
             self._on_failure(server, error)
         except Exception as error:  # noqa: BLE001 (what one server sends must not end other polls)
-            if not server.failures:
+            if not server.faulty:
                 _log.exception("scrape.fault", url=server.url)
+            server.faulty = True
             self._on_failure(server, error)
 
     async def _get(self, server: _Server) -> bytes:
@@ -257,8 +260,6 @@ class Scraper:
     def _read(self, server: _Server, text: bytes) -> Iterator[None]:
         """Pass on what a page reports of each endpoint, in steps."""
         page, at = Page(text, server.page_before, self.source.engines), self._clock()
-        recovered, server.failures, server.retry_at = server.failures > 0, 0, inf
-        server.logged.clear()
         for reader in tuple(server.readers.values()):
             endpoint = reader.endpoint
             found = yield from reader.steps(page, at)
@@ -268,8 +269,6 @@ class Scraper:
                 self._on_answer(endpoint.id)
             for event in found.events:
                 self._apply(event)
-            if recovered:
-                self._log_recovery(server, endpoint)
             if found.unknown and endpoint.id not in server.unknown:
                 _log.warning("endpoint.metrics_unknown", endpoint=endpoint.id, url=server.url)
             (server.unknown.add if found.unknown else server.unknown.discard)(endpoint.id)
@@ -277,12 +276,18 @@ class Scraper:
             for warning in found.warnings:
                 _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=warning)
             yield
+        if server.failures:
+            self._log_recovery(server)
+        server.failures, server.retry_at, server.faulty = 0, inf, False
+        server.logged.clear()
 
-    def _log_recovery(self, server: _Server, endpoint: Endpoint) -> None:
-        if self.source.vital:
-            _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
-        else:
+    def _log_recovery(self, server: _Server) -> None:
+        if not self.source.vital:
             _log.info("source.recovered", source=self.source.name, url=server.url)
+            return
+        for reader in server.readers.values():
+            endpoint = reader.endpoint
+            _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
 
     def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1

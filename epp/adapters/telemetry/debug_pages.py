@@ -12,6 +12,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+MAX_NUMBER: Final = (1 << 63) - 1
+"""The greatest number in a query."""
 _MAX_FIELDS: Final = 8
 _MAX_CHARACTERS: Final = 256
 """The longest value in a query."""

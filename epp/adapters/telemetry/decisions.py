@@ -21,7 +21,7 @@ from epp.policy.producers.predicted_latency import (
 )
 from epp.protocol.extproc.record import RequestRecord
 
-UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
+InFlight = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
 """Returns each request under way, its endpoint, and its uncached tokens while it prefills."""
 
 _PRECISE_TYPE: Final = "precise-prefix-cache-producer"
@@ -109,7 +109,7 @@ class Reuse:
 
 
 class DecisionMetrics:
-    """Counts decisions. `under_way` is asked when a page is written.
+    """Counts decisions. `in_flight` is asked when a page is written.
 
     `latency`: predicted latencies and missed objectives are counted, as llm-d-router does if a
     `predicted-latency-producer` is configured, with its name. `handler` is the name and the type of
@@ -119,14 +119,14 @@ class DecisionMetrics:
 
     def __init__(
         self,
-        under_way: UnderWay,
+        in_flight: InFlight,
         *,
         latency: tuple[str, PredictedLatency] | None,
         handler: tuple[str, str],
         is_adapter: Callable[[str], bool],
         precise: str = "",
     ) -> None:
-        self._under_way = under_way
+        self._list_in_flight = in_flight
         self._is_adapter = is_adapter
         self._precise = precise
         self._prompt_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
@@ -282,7 +282,7 @@ class DecisionMetrics:
     def _in_flight(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         requests: Counts = {}
         tokens: Counts = {}
-        for request, endpoint, uncached in self._under_way():
+        for request, endpoint, uncached in self._list_in_flight():
             flow = flow_of(request)
             if flow is None:
                 continue  # another replica's, which counts it

@@ -59,7 +59,7 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 """Returns 200 if the bearer of a token may read a path, else the status to respond with."""
 
 
-class Readers(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the port serves, and to whom: `review` authorizes each request of metrics or profiles.
 
     `profiles` are pages by their paths. `tls`: serve HTTPS. `debug` has more pages, for readers on
@@ -72,7 +72,7 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True):
     debug: Mapping[bytes, DebugPage] = {}
 
 
-_EVERYBODY = Readers()
+_EVERYBODY = OperatorSettings()
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -155,10 +155,10 @@ class OperatorServer:
         ready: Callable[[], bool],
         address: str,
         port: int,
-        readers: Readers = _EVERYBODY,
+        settings: OperatorSettings = _EVERYBODY,
     ) -> None:
         self.port = port
-        self._readers = readers
+        self._settings = settings
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
@@ -178,8 +178,8 @@ class OperatorServer:
             b"/healthz": self._healthz,
             b"/readyz": self._readyz,
         }
-        self._pages |= dict.fromkeys(readers.debug, self._debug)
-        self._pages |= dict.fromkeys(readers.profiles, self._profile)
+        self._pages |= dict.fromkeys(settings.debug, self._debug)
+        self._pages |= dict.fromkeys(settings.profiles, self._profile)
 
     async def start(self) -> None:
         """Bind the port and serve. Raises `OSError` if it cannot be bound."""
@@ -191,8 +191,8 @@ class OperatorServer:
         self._server = await asyncio.start_server(
             self._serve,
             limit=_MAX_HEAD_BYTES,
-            ssl=self._readers.tls,
-            ssl_handshake_timeout=None if self._readers.tls is None else self.head_seconds,
+            ssl=self._settings.tls,
+            ssl_handshake_timeout=None if self._settings.tls is None else self.head_seconds,
             **listen_arguments(self._address, self.port),
         )
         self.port = self._server.sockets[0].getsockname()[1]
@@ -280,25 +280,24 @@ class OperatorServer:
 
     async def _refusal(self, request: _Request) -> _Response | None:
         """Return the response to a reader who may not read the path."""
-        if self._readers.review is None:
+        if self._settings.review is None:
             return None
-        status = await self._readers.review(request.token, request.path.decode())
+        status = await self._settings.review(request.token, request.path.decode())
         return None if status is HTTPStatus.OK else _plain(status)
 
     async def _profile(self, request: _Request) -> _Response:
         if refusal := await self._refusal(request):
             return refusal
-        return _Response(*await self._readers.profiles[request.path](request.query))
+        return _Response(*await self._settings.profiles[request.path](request.query))
 
     async def _debug(self, request: _Request) -> _Response:
-        page = self._readers.debug[request.path]
-        if not request.local or is_rebound(request.host):
-            if page.local or self._readers.review is None:
-                if request.local:
-                    return _Response(HTTPStatus.FORBIDDEN, _REBOUND)
-                return _plain(HTTPStatus.FORBIDDEN)
-            if refusal := await self._refusal(request):
-                return refusal
+        page = self._settings.debug[request.path]
+        trusted = request.local and not is_rebound(request.host)
+        if not trusted and (page.local or self._settings.review is None):
+            rebound = _Response(HTTPStatus.FORBIDDEN, _REBOUND)
+            return rebound if request.local else _plain(HTTPStatus.FORBIDDEN)
+        if not trusted and (refusal := await self._refusal(request)):
+            return refusal
         try:
             body = await page.answer(read_query(request.query))
         except BadQuery as error:

@@ -10,7 +10,7 @@ from typing import Final
 from epp import __version__
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import OTHER, Idle
-from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
+from epp.adapters.telemetry.decisions import DecisionMetrics, InFlight, Reuse
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.pool_gauges import pool_gauges
 from epp.adapters.telemetry.requests import RequestMetrics
@@ -51,7 +51,7 @@ class MetricSources:
     """What yields the families of other parts: observers, plug-ins, the event loop."""
     under_way: Callable[[RequestId], bool] = lambda _: False
     """Whether an unobserved request is modelled as still running."""
-    in_flight: UnderWay = lambda: ()
+    in_flight: InFlight = lambda: ()
     """The requests under way."""
     fresh: Callable[[Load], bool] = lambda load: isfinite(load.at)
     """Whether a load is recent enough to count in the means of the pool."""

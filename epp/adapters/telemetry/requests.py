@@ -105,12 +105,12 @@ class RequestSeries:
 
     def observe_prediction(self, record: RequestRecord) -> None:
         """Observe cached tokens as predicted and as the model server reported them."""
-        decision, served, usage = record.decision, record.served, record.usage
+        decision, usage = record.decision, record.usage
         if decision is None or usage is None or usage.cached_tokens is None:
             return
         actual = usage.cached_tokens
         self.reuse.observe(decision, usage.prompt_tokens, actual)
-        if served is not None and decision.served_at(served) != decision.endpoint.target:
+        if record.elsewhere:
             return  # the prediction was for another endpoint's cache
         predicted = decision.predicted_cached_tokens
         self.predicted_cached.observe(predicted)
@@ -230,8 +230,7 @@ class RequestMetrics:
     def _shared(self, flow: FlowKey) -> RequestSeries:
         """Return the series of a flow that has none of its own."""
         model, target, _, priority = flow
-        of_models = self._flows.get((model, target, OTHER, priority))
-        if of_models is not None:
+        if of_models := self._flows.get((model, target, OTHER, priority)):
             return of_models
         others = (OTHER, OTHER, OTHER, str(priority))
         if others not in self._series and not self._bytes.fits(others):
@@ -244,19 +243,22 @@ class RequestMetrics:
         series = self._flows.get(flow)
         if series is None and _was_answered(record):
             now = record.finished_at or record.received_at
-            model, target, fairness, priority = flow
-            if self._has_own(fairness, now):
-                if fairness == _UNKNOWN.fairness_id:
-                    series = self._place(flow, _MODEL_SHARE, now)
-                elif now >= self._full_until and fairness.isprintable():
-                    series = self._place(flow, _FAIRNESS_SHARE, now)
-                    if series is None:
-                        self._full_until = now + _SWEEP_SECONDS
+            series = self._own(flow, now) if self._has_own(flow[2], now) else None
             if series is not None:
-                self._fairness.add(fairness)
-            elif (model, target, OTHER, priority) not in self._flows:
-                series = self._place((model, target, OTHER, priority), _MODEL_SHARE, now)
+                self._fairness.add(flow[2])
+            elif (others := (*flow[:2], OTHER, flow[3])) not in self._flows:
+                series = self._place(others, _MODEL_SHARE, now)
         return series or self._shared(flow)
+
+    def _own(self, flow: FlowKey, now: float) -> RequestSeries | None:
+        if flow[2] == _UNKNOWN.fairness_id:
+            return self._place(flow, _MODEL_SHARE, now)
+        if now < self._full_until or not flow[2].isprintable():
+            return None
+        series = self._place(flow, _FAIRNESS_SHARE, now)
+        if series is None:
+            self._full_until = now + _SWEEP_SECONDS
+        return series
 
     def _has_own(self, fairness: str, now: float) -> bool:
         """Whether a fairness id has series of its own, or may get them (llm-d-router)."""
@@ -266,14 +268,11 @@ class RequestMetrics:
 
     def _place(self, flow: FlowKey, share: float, now: float) -> RequestSeries | None:
         labels = _labels(flow)
-        series = self._series.get(labels)
-        if series is not None:
+        if series := self._series.get(labels):
             return series
         if not self._bytes.fits(labels, share):
             self._sweep(now)
-            if not self._bytes.fits(labels, share):
-                return None
-        return self._placed(flow, labels)
+        return self._placed(flow, labels) if self._bytes.fits(labels, share) else None
 
     def _placed(self, flow: FlowKey | None, labels: Flow) -> RequestSeries:
         self._bytes.take(labels)

@@ -17,7 +17,7 @@ from epp.values import replaced
 
 
 class MessagesRules(msgspec.Struct, frozen=True):
-    """How a server does it: the default is that of a vLLM without `/v1/messages/render`.
+    """How a server turns a request into a chat; by default as a vLLM without `/v1/messages/render`.
 
     `merges`: later system messages are joined to the first. `disabled_effort` is the
     `reasoning_effort` of `thinking` that is disabled; None: neither efforts nor the options of

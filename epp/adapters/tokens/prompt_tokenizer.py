@@ -26,17 +26,21 @@ class PromptTokenizer(ABC):
             return request.prompts
         try:
             return self._at_once(request)
-        except TextFallback as reason:
-            return self._text_of(request, reason)
+        except (TextFallback, RecursionError) as error:
+            return self._text_of(request, error)
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         """Return the prompts, within the time limits of the configuration."""
         try:
             return await self._tokenized(request)
-        except TextFallback as reason:
-            return self._text_of(request, reason)
+        except (TextFallback, RecursionError) as error:
+            return self._text_of(request, error)
 
-    def _text_of(self, request: InferenceRequest, reason: TextFallback) -> tuple[Prompt, ...]:
+    def _text_of(
+        self, request: InferenceRequest, reason: TextFallback | RecursionError
+    ) -> tuple[Prompt, ...]:
+        if isinstance(reason, RecursionError):  # JSON that is nested as deep as can just be read
+            reason = TextFallback(FallbackCause.MALFORMED, "RecursionError")
         self.counts[reason.cause] += 1
         if self.counts[reason.cause] == 1:
             _log.warning(

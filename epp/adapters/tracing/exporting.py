@@ -96,7 +96,8 @@ class SpanExport:
             writer, exporter = self._writer(), self._exporter()
         except FAULTS as error:  # such as an endpoint that cannot be read
             self._warn(error)
-            while self._queue.get() is not None:
+            while (record := self._queue.get()) is not None:
+                self._weight_taken += weight_of(record.decision)
                 self.failed += 1
             return
         going = True

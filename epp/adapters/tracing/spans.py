@@ -17,6 +17,7 @@ from opentelemetry.util.types import AttributeValue
 
 from epp.model.candidate import COST_TERMS
 from epp.model.decision import Decision, Score
+from epp.model.endpoint import Target
 from epp.model.request import DEFAULT_FAIRNESS_ID
 from epp.policy.choice import ttft_costs
 from epp.policy.explanations.ranking import Measure, ranked
@@ -252,7 +253,7 @@ def _outcome_attributes(record: RequestRecord) -> Attributes:
     if record.error is not None:
         attributes["error.type"] = record.error.reason
     if decision is not None:
-        attributes |= _predicted_attributes(decision)
+        attributes |= _predicted_attributes(decision, record.served)
     if first is not None and record.streaming:
         attributes["warmpick.ttft_ms"] = _MILLI * (first - record.received_at)
     if usage is not None:
@@ -263,10 +264,12 @@ def _outcome_attributes(record: RequestRecord) -> Attributes:
     return attributes
 
 
-def _predicted_attributes(decision: Decision) -> Attributes:
+def _predicted_attributes(decision: Decision, served: Target | None) -> Attributes:
     attributes: Attributes = {
         "warmpick.endpoint": decision.endpoint.id,
-        "server.address": decision.endpoint.target,
+        "server.address": decision.endpoint.target
+        if served is None
+        else decision.served_at(served),
         "warmpick.prompt_tokens.estimated": decision.prompt_tokens,
         "warmpick.cached_tokens.predicted": decision.predicted_cached_tokens,
     }

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_number
+from epp.adapters.telemetry.debug_pages import MAX_NUMBER, DebugPage, Query, only, whole_number
 from epp.adapters.telemetry.decisions import Reuse
 from epp.app.console.columns import decision_columns, fleet_columns
 from epp.app.console.picker_parts import PickerParts
@@ -31,7 +31,6 @@ MAX_RECENT: Final = 200
 """Decisions on one page, at most."""
 _MAX_ENDED: Final = 600
 """Decisions that have ended, on one page: as many as a browser keeps."""
-_MAX_NUMBER: Final = (1 << 63) - 1
 _FRESH_SECONDS: Final = 0.5
 """The greatest age of the fleet's columns: readers within this time share them."""
 _TREE_SECONDS: Final = 2.0
@@ -67,9 +66,9 @@ class Console:
 
     async def _state(self, query: Query) -> bytes:
         only(query, "since", "limit", "ended")
-        since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
+        since = whole_number(query, "since", 0, 0, MAX_NUMBER)
         limit = whole_number(query, "limit", MAX_RECENT, 1, MAX_RECENT)
-        ended_since = whole_number(query, "ended", _MAX_NUMBER, 0, _MAX_NUMBER)
+        ended_since = whole_number(query, "ended", MAX_NUMBER, 0, MAX_NUMBER)
         sources = self._sources
         endpoints = await self._columns.get()
         ring, now = sources.ring, sources.clock()

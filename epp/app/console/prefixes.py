@@ -37,11 +37,11 @@ class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The model of the last request."""
     seconds_ago: float
-    """Since that request was decided on."""
+    """Seconds since the last request was decided on."""
     holders: int
     """Endpoints that were then predicted to hold all of it, and the one that was picked."""
     endpoints: tuple[str, ...]
-    """The first of these."""
+    """The first of the `holders`."""
     children: tuple["HotPrefix", ...]
     """The most requested first; those that one request alone has are left out."""
 
@@ -50,7 +50,7 @@ class HotPrefixes(msgspec.Struct, frozen=True, kw_only=True):
     """The prefixes that the last decisions share."""
 
     requests: int
-    """That were looked at: those with one prompt of at least one full block."""
+    """Decisions that were looked at: those with one prompt of at least one full block."""
     roots: tuple[HotPrefix, ...]
 
 

@@ -13,7 +13,7 @@ class DecisionColumns(msgspec.Struct, frozen=True, kw_only=True):
     client_id: tuple[str, ...]
     """The clients' `x-request-id`s."""
     model: tuple[str, ...]
-    """The models as clients named them."""
+    """The models in the requests to the servers."""
     at_ms: tuple[int, ...]
     """When they were decided on, in milliseconds since 1970."""
     endpoint: tuple[str, ...]

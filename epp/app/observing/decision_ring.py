@@ -197,8 +197,7 @@ class DecisionRing:
         while len(self._kept) > self._most or self._weight > _MAX_WEIGHT:
             oldest = self._kept.popleft()
             self._weight -= oldest.weight
-            if self._by_id.get(oldest.request_id) is oldest:
-                del self._by_id[oldest.request_id]
+            self._by_id.pop(oldest.request_id, None)
 
     def ended(self, record: RequestRecord) -> None:
         """Keep how a request ended, and add its usage to the sums of its endpoint."""
@@ -218,7 +217,7 @@ class DecisionRing:
             )
             kept.ended_after = self._asked_at
         decision, usage = record.decision, record.usage
-        if decision is None or usage is None or usage.cached_tokens is None:
+        if decision is None or usage is None or usage.cached_tokens is None or record.elsewhere:
             return
         tally = self.tallies.get(decision.endpoint.id)
         if tally is None:
@@ -247,7 +246,7 @@ class DecisionRing:
 
     def since(self, number: int, most: int) -> list[KeptDecision]:
         """Return the decisions after a number, the first `most` of them, in their order."""
-        # They lie in the order of their numbers: the last ones are looked at alone.
+        # They are kept in the order of their numbers.
         wanted = self.number - number
         return list(self._kept)[-wanted:][:most] if wanted > 0 else []
 
@@ -268,7 +267,7 @@ class DecisionRing:
         return list(self._kept)[-most:] if most else []
 
     def _removed(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Forget an endpoint, and have the decisions with it as a candidate settled."""
+        """Forget an endpoint, and have the decisions settled: it was a candidate of most."""
         if isinstance(event, EndpointRemoved):
             tally = self.tallies.pop(event.endpoint_id, None)
             if tally is not None:

@@ -11,7 +11,14 @@ from typing import Final
 
 import msgspec
 
-from epp.adapters.telemetry.debug_pages import BadQuery, DebugPage, Query, only, whole_number
+from epp.adapters.telemetry.debug_pages import (
+    MAX_NUMBER,
+    BadQuery,
+    DebugPage,
+    Query,
+    only,
+    whole_number,
+)
 from epp.app.observing.decision_ring import DecisionRing, KeptDecision
 from epp.app.observing.fleet_view import EndpointsPage, endpoint_view
 from epp.app.observing.views import DecisionsPage, decision_view
@@ -24,7 +31,6 @@ MAX_SHOWN: Final = 100
 """Decisions on one page, at most."""
 _AT_ONCE: Final = 20
 """Endpoints that are looked at between two turns of the event loop."""
-_MAX_NUMBER: Final = (1 << 63) - 1
 _UNSUPPORTED: Final = "plugin does not support state collection"
 
 
@@ -60,7 +66,7 @@ class DebugPages:
                 raise BadQuery("give `request` or `since`, not both")
             kept = ring.find(query["request"])[:limit]
         elif "since" in query:
-            kept = ring.since(whole_number(query, "since", 0, 0, _MAX_NUMBER), limit)
+            kept = ring.since(whole_number(query, "since", 0, 0, MAX_NUMBER), limit)
         else:
             kept = ring.last(limit)
         since = time.time() - self._clock()

@@ -28,7 +28,6 @@ from epp.model.prompts.hashing import BlockHash
 from epp.protocol.replicas.chains import read_sizes, read_words, written_sizes, written_words
 from epp.protocol.replicas.digests import (
     BUCKETS,
-    cache_epoch,
     changes,
     differing,
     digest,
@@ -36,6 +35,7 @@ from epp.protocol.replicas.digests import (
     too_different,
     within,
 )
+from epp.protocol.replicas.epochs import cache_epoch
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
@@ -61,9 +61,9 @@ _AT_ONCE: Final = 1024
 _DIGESTS_AT_ONCE: Final = 64
 """Digests in a message."""
 _ROOM_SECONDS: Final = 1.0
-"""How long a long answer waits for room,"""
+"""How long a long answer waits for room."""
 _LOOK_SECONDS: Final = 0.01
-"""and how often it checks for room."""
+"""How often a waiting answer checks for room."""
 
 SnapshotPart = LearnedReply | StoredReply | ContentsReply
 """A part of a snapshot: first what was learned, then stored responses, then each cache."""
@@ -99,8 +99,8 @@ class CacheCopies:
         self._apply: Final = apply
         self._on_snapshot: Final = on_snapshot
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
-        self._asked: set[tuple[int, str]] = set()
-        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # `losses` when both added last
+        self._asked: Final[dict[tuple[int, str], int]] = {}  # with the peer's `losses` then
+        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # those when both added last
         fleet.subscribe((CacheCleared,), self._withdraw, "observer/replicas")
 
     @property
@@ -162,7 +162,7 @@ class CacheCopies:
                 sender not in self._reader.peers
                 or self._fleet.pods.get(EndpointId(endpoint)) is None
             ):
-                self._asked.discard(key)
+                self._asked.pop(key, None)
                 self._reconciled.pop(key, None)
 
     def _own(self) -> Iterator[Pod]:
@@ -183,7 +183,7 @@ class CacheCopies:
         pod = self._fleet.pods.get(EndpointId(fact.endpoint))
         if pod is None or pod.scheduler.mirror is not None:  # its engine reports what it holds
             return None
-        if epoch_now(pod) != fact.epoch:
+        if epoch_now(pod) != fact.cache_epoch:
             self._reader.dropped[Dropped.STALE_ENDPOINT] += 1
             return None
         return pod
@@ -200,16 +200,18 @@ class CacheCopies:
         self.compared[differs] += 1
         owner = self._reader.peers.get(sender)
         if differs and (not self._fleet.full or (owner is not None and owner.full)):
-            self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, buckets))
+            self._ask(sender, BucketsQuery(fact.endpoint, fact.cache_epoch, buckets))
 
     def _ask(self, sender: int, wanted: BucketsQuery) -> None:
-        self._asked.add((sender, wanted.endpoint))
+        peer = self._reader.peers.get(sender)
+        self._asked[sender, wanted.endpoint] = 0 if peer is None else peer.losses
         self._answer(sender, [wanted])
 
     def _withdraw(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Ignore answers under way about a cache that was cleared."""
         if isinstance(event, CacheCleared):
-            self._asked -= {each for each in self._asked if each[1] == event.endpoint_id}
+            for key in [each for each in self._asked if each[1] == event.endpoint_id]:
+                del self._asked[key]
 
     async def _send_buckets(self, sender: int, fact: BucketsQuery) -> None:
         pod = self._pod(fact)
@@ -218,13 +220,15 @@ class CacheCopies:
         peer, key, added = self._reader.peers.get(sender), (sender, fact.endpoint), fact.added
         asks = not (added or self._fleet.full)  # nothing is added to a full memory
         if peer is not None and asks and self._reconciled.get(key, -1) < peer.losses:
-            self._reconciled[key], added = peer.losses, True
-            self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, fact.buckets, added=True))
+            added = True
+            self._ask(
+                sender, BucketsQuery(fact.endpoint, fact.cache_epoch, fact.buckets, added=True)
+            )
         contents = pod.scheduler.cache.contents()
         hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
         written = written_words(hashes), written_sizes(sizes)
         await self._answer_in_time(
-            sender, BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *written, added)
+            sender, BucketsReply(fact.endpoint, fact.cache_epoch, fact.buckets, *written, added)
         )
 
     async def _answer_in_time(self, sender: int, fact: BucketsReply | SnapshotPart) -> bool:
@@ -255,7 +259,9 @@ class CacheCopies:
         try:
             await self._take_over(key, fact)
         finally:
-            self._asked.discard(key)
+            losses = self._asked.pop(key, None)
+        if fact.added and losses is not None:  # else it was cleared meanwhile
+            self._reconciled[key] = losses
 
     async def _take_over(self, key: tuple[int, str], fact: BucketsReply) -> None:
         pod = self._pod(fact)
@@ -363,7 +369,7 @@ def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
     Raises `ValueError` for contents that cannot be true.
     """
     hashes, sizes = _read_blocks(fact)
-    if epoch_now(pod) != fact.epoch:
+    if epoch_now(pod) != fact.cache_epoch:
         return None
     return CacheCopied(pod.endpoint.id, _named(hashes), sizes, closed=fact.closed)
 

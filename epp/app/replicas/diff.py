@@ -9,7 +9,7 @@ import msgspec
 
 from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, derive_keys, mark_of
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 from epp.protocol.replicas.chains import read_words
 from epp.protocol.replicas.digests import MAX_DIFFERENT, MIN_DIFFERENT
 from epp.protocol.replicas.fact_reader import FactReader
@@ -57,7 +57,7 @@ class _Dump:
     def __init__(self, address: PeerAddress, secret: bytes, pool: str) -> None:
         self.parts: dict[str, ContentsReply] = {}
         self.done = asyncio.Event()
-        self._knows = False
+        self._knows = self._asked = False
         self._address = address
         mark, own = mark_of(secret, pool), int.from_bytes(os.urandom(7), "big")
         self._writer = FactWriter(mark, own, lambda _: None, lambda _: None)
@@ -88,14 +88,12 @@ class _Dump:
                 asked = self._writer.to_one([SnapshotQuery()], 0.0)
                 while not self._mesh.send(asked):  # noqa: ASYNC110 (sockets connect by themselves)
                     await asyncio.sleep(_LOOK_SECONDS)
+                self._asked = True
                 await self.done.wait()
                 self._mesh.send(self._writer.to_one([LeavingFact()], 0.0))
                 await asyncio.sleep(_LOOK_SECONDS)  # sockets send in a thread of their own
         except TimeoutError:
-            raise ConfigError(
-                f"{self._address} does not answer within {seconds:g} s: is it a replica, with this"
-                " secret and pool?"
-            ) from None
+            raise ConfigError(f"{self._address} {await self._problem(seconds)}") from None
         finally:
             self._mesh.close()
         if not self.parts and not self._knows:  # it answered with `NoSnapshot`
@@ -104,6 +102,23 @@ class _Dump:
                 " minute"
             )
         return self.parts
+
+    async def _problem(self, seconds: float) -> str:
+        """Say why there is no answer after this time."""
+        if self._asked:
+            return f"does not answer within {seconds:g} s: is --pool-name the name of its pool?"
+        try:
+            async with asyncio.timeout(seconds):
+                _, stream = await asyncio.open_connection(self._address.host, self._address.port)
+        except TimeoutError:
+            return f"cannot be reached: no connection within {seconds:g} s"
+        except OSError as error:
+            return f"cannot be reached: {reason(error)}"
+        stream.close()
+        return (
+            "accepts connections, but does not accept the secret: does it listen for replicas there"
+            " (--replicas-port), and is its secret the same (--hash-secret-file)?"
+        )
 
 
 async def diff(
@@ -120,7 +135,7 @@ def compare(name: str, first: ContentsReply | None, second: ContentsReply | None
     """Compare what two replicas hold of an endpoint; None for a replica that does not know it."""
     one = set(read_words(first.hashes)) if first is not None else set[int]()
     other = set(read_words(second.hashes)) if second is not None else set[int]()
-    epochs = {each.epoch for each in (first, second) if each is not None}
+    epochs = {each.cache_epoch for each in (first, second) if each is not None}
     return CacheDiff(
         endpoint=name,
         first=len(one),

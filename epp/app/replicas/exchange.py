@@ -14,7 +14,7 @@ from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
 from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
-from epp.app.replicas.keeping import Keeper
+from epp.app.replicas.keeping import SnapshotKeeper
 from epp.app.replicas.shared_line import SharedLine
 from epp.app.replicas.warm_boot import WarmBoot
 from epp.errors import FAULTS
@@ -39,9 +39,9 @@ _log = Log(__name__)
 _BATCH_SECONDS: Final = 0.001
 """How long facts are gathered before they are sent."""
 _HEARTBEAT_SECONDS: Final = 1.0
-"""Seconds between heartbeats,"""
+"""Seconds between heartbeats."""
 _LOOKING_SECONDS: Final = 0.1
-"""and while a replica is alone, or starts."""
+"""The same while a replica is alone, or starts."""
 _UNSETTLED_SECONDS: Final = 3 * DIGEST_SECONDS
 """How long a replica that started cold, or was full, learns before it may own endpoints."""
 
@@ -91,7 +91,7 @@ class Replicas:
         self.streams: Final = self._streams_of(secret, f"{namespace}/{pool}")
         self._transports: Final = [each for each in (self.mesh, self.streams) if each is not None]
         store = None if self.streams is None else self.streams.store
-        self._keeper: Final = Keeper(store, fleet, self._writer, self.reader, clock)
+        self._keeper: Final = SnapshotKeeper(store, fleet, self._writer, self.reader, clock)
         self._boot: Final = WarmBoot(
             fleet,
             self.reader,

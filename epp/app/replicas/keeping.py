@@ -24,8 +24,8 @@ _STOP_SECONDS: Final = 2.0
 """How long a replica that stops has for that."""
 
 
-class Keeper:
-    """Writes it to a store, and reads it; without one it does nothing."""
+class SnapshotKeeper:
+    """Writes snapshots to a store, and reads them; without a store it does nothing."""
 
     def __init__(
         self,

@@ -72,7 +72,8 @@ class WarmBoot:
         elif isinstance(fact, StoredReply):
             self._stored = stored_from(fact)
         else:
-            expected = self._left if self._parts else fact.endpoints or fact.left + 1
+            total = fact.endpoints or fact.left + 1  # 0: the sender does not say
+            expected = self._left if self._parts else total
             self._left = fact.left
             self._parts[fact.endpoint] = fact
             if expected != fact.left + 1:
@@ -147,7 +148,10 @@ class WarmBoot:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _from_store(self) -> Sequence[CacheCopied]:
-        """Return the snapshot that earlier replicas kept in the store."""
+        """Return what caches hold by the snapshot that earlier replicas kept in the store.
+
+        Of the rest of it, what a settled replica has said counts first, as it is newer.
+        """
         kept = await self._kept()
         self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsReply)}
         try:
@@ -156,7 +160,7 @@ class WarmBoot:
         except ValueError:
             return ()
         learned = [each for each in kept if isinstance(each, LearnedReply)]
-        if learned:
+        if learned and (self._learned is None or not self._learned.settled):
             self._learned, self._stored = learned[0], next(iter(stored), None)
         return copied
 
@@ -226,6 +230,6 @@ class WarmBoot:
         return any(
             pod is not None
             and pod.load.started_at is None
-            and epoch_now(pod) != self._parts[pod.endpoint.id].epoch
+            and epoch_now(pod) != self._parts[pod.endpoint.id].cache_epoch
             for pod in pods
         )

@@ -74,9 +74,8 @@ def read_page(text: str) -> Page:
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ", 3)
             family = page[name] = FamilySamples(kind, f"{head}{line}\n", {})
-            head = ""
-        elif line.startswith("#"):
-            head = f"{head}{line}\n" if line.startswith("# HELP ") else ""
+        elif line.startswith("#"):  # its help
+            head = f"{line}\n"
         elif line:
             series, _, value = line.rpartition(" ")
             family.samples[series] = float(value)
@@ -153,5 +152,4 @@ def written(page: Page, number: Callable[[float], str]) -> Iterator[str]:
 
 def _lines(samples: Iterable[tuple[str, float]], number: Callable[[float], str]) -> Iterator[str]:
     for series, value in samples:
-        whole = value.is_integer() and abs(value) < 1 << 53
-        yield f"{series} {int(value) if whole else number(value)}\n"
+        yield f"{series} {int(value) if value.is_integer() else number(value)}\n"

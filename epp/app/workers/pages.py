@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from epp.adapters.telemetry.debug_pages import (
+    MAX_NUMBER,
     BadQuery,
     DebugPage,
     Query,
@@ -45,7 +46,6 @@ from epp.app.workers.supervisor import WorkerProcess
 
 T = TypeVar("T")
 
-_MAX_NUMBER: Final = (1 << 63) - 1
 _METRICS, _OPENMETRICS = b"/metrics", "application/openmetrics-text; version=1.0.0"
 _ENDPOINTS, _DECISIONS = b"/debug/endpoints", b"/debug/decisions"
 _CONSOLE, _PREFIXES = b"/debug/console", b"/debug/prefixes"
@@ -63,13 +63,19 @@ class _NoWorkerAnswers(BadQuery):
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
+class _Answer(NamedTuple):
+    start: int
+    asked: int
+    page: Page
+
+
 class _Source:
     """One worker's pages, and the counts from before it was started again."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker: Final = worker
         self._asker: Final = Asker(worker.pages)
-        self._metrics: dict[bool, tuple[int, Page, int]] = {}  # the last pages, of which start, ask
+        self._metrics: dict[bool, _Answer | None] = {False: None, True: None}  # the last, by format
         self._asked = 0
         self.shown: dict[bool, Page | None] = {False: None, True: None}  # of its metrics, by format
         self._kept = {False: -1, True: -1}  # the last start whose counts are in `ended`
@@ -93,26 +99,24 @@ class _Source:
         accept = _OPENMETRICS if openmetrics else "text/plain"
         seconds = self._patience
         answer = await self.ask(_METRICS, seconds, accept=accept) if worker.running else None
-        last = self._metrics.get(openmetrics)
-        page = None
+        last, new = self._metrics[openmetrics], None
         # It may have been started again since it was asked, or be in `ended` by now.
-        if answer is not None and start == worker.starts and start > self._kept[openmetrics]:
-            page = read_page(answer[1].decode()) if answer[0] is HTTPStatus.OK else None
-        replaced = page is not None and last is not None and last[0] == start
-        if page is not None and last is not None and replaced:
-            if ask < last[2]:
-                _, page, ask = last  # who asked later was answered before
-            keep_forgotten(forgotten, last[1], page)
-        if last is not None and not replaced and (last[0] != worker.starts or not worker.running):
-            keep_counts(ended, last[1])
-            self._kept[openmetrics] = last[0]
-            last = None
-            del self._metrics[openmetrics]
-        if page is not None:
-            self._metrics[openmetrics] = start, page, ask
-            self.shown[openmetrics] = page if worker.running else counts_of(page)
-        else:
-            self.shown[openmetrics] = None if last is None else counts_of(last[1])
+        counts = start == worker.starts and start > self._kept[openmetrics]
+        if answer is not None and answer[0] is HTTPStatus.OK and counts:
+            new = _Answer(start, ask, read_page(answer[1].decode()))
+        if new is not None and last is not None and new.start == last.start:
+            if new.asked < last.asked:
+                new = last  # a later question was answered before
+            else:
+                keep_forgotten(forgotten, last.page, new.page)
+        elif last is not None and (last.start != worker.starts or not worker.running):
+            keep_counts(ended, last.page)
+            self._kept[openmetrics], last = last.start, None
+        self._metrics[openmetrics] = current = new or last
+        self.shown[openmetrics] = None
+        if current is not None:
+            whole = new is not None and worker.running
+            self.shown[openmetrics] = current.page if whole else counts_of(current.page)
 
     async def read(self, path: bytes, kind: type[T], **query: str | int) -> T | None:
         """Return a page, read; None if the worker does not answer."""
@@ -209,21 +213,21 @@ class MergedPages:
 
     async def _show_decisions(self, query: Query) -> bytes:
         only(query, "request", "since", "limit")
-        limit = whole_number(query, "limit", 20, 1, MAX_SHOWN)
-        since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
+        limit = asked = whole_number(query, "limit", 20, 1, MAX_SHOWN)
+        since = whole_number(query, "since", 0, 0, MAX_NUMBER) if "since" in query else None
         if "request" in query:
-            if "since" in query:
+            if since is not None:
                 raise BadQuery("give `request` or `since`, not both")
             _, pages = await self._all(
                 _DECISIONS, DecisionsPage, request=query["request"], limit=limit
             )
             return msgspec.json.encode(views.decisions_on(pages, limit))
         until = datetime.now(UTC).isoformat(timespec="milliseconds")
-        if since:  # how many are new is asked before, which costs little: most often few are
+        if since is not None:  # how many are new is asked before: most often few are
             sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=1)
             made = self._made(sources, [page.last for page in pages])
-            limit = max(1, min(limit, made.before + sum(made.each) - since))
-        asked = min(limit + _MORE, MAX_SHOWN)
+            asked = max(1, made.before + sum(made.each) - since)
+        asked = min(asked + _MORE, MAX_SHOWN)
         sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=asked)
         made = self._made(sources, [page.last for page in pages])
         return msgspec.json.encode(views.merged_decisions(pages, made, until, since, limit))
@@ -236,12 +240,12 @@ class MergedPages:
 
     async def _show_console(self, query: Query) -> bytes:
         only(query, "since", "limit", "ended")
-        since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
+        since = whole_number(query, "since", 0, 0, MAX_NUMBER)
         limit = whole_number(query, "limit", MAX_RECENT, 1, MAX_RECENT)
         until = int(_MILLI * time.time())
         asked: dict[str, str | int] = {"limit": min(limit + _MORE, MAX_RECENT)}
         if "ended" in query:
-            asked["ended"] = whole_number(query, "ended", 0, 0, _MAX_NUMBER)
+            asked["ended"] = whole_number(query, "ended", 0, 0, MAX_NUMBER)
         sources, pages = await self._all(_CONSOLE, ConsolePage, **asked)
         made = self._made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))

@@ -11,9 +11,9 @@ from typing import Final, cast
 
 from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.native_health import NativeHealthServer
-from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.app.discovery import build_reviewer
-from epp.app.jobs import attempt, first_of, keep_running
+from epp.app.jobs import attempt, first_error, keep_running
 from epp.app.options import ServeOptions, reader_tls
 from epp.app.process import listening, stop_signals
 from epp.app.workers.pages import MergedPages
@@ -54,7 +54,7 @@ async def serve(options: ServeOptions) -> int:
         try:
             await parent.run(stop)
         except* WorkerEnded as ended:
-            status = cast("WorkerEnded", first_of(ended)).status
+            status = cast("WorkerEnded", first_error(ended)).status
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return status
@@ -90,7 +90,7 @@ class _Parent:
             lambda: self._ready,
             options.bind_address,
             options.metrics_port,
-            Readers(
+            OperatorSettings(
                 review=self._reviewer.review if self._reviewer else None,
                 profiles=self._pages.profiles if options.profiles else {},
                 debug=self._pages.debug,

@@ -80,16 +80,16 @@ def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> tuple[Sequen
 
 
 def merged_decisions(
-    pages: Sequence[DecisionsPage], made: Made, until: str, since: int, limit: int
+    pages: Sequence[DecisionsPage], made: Made, until: str, since: int | None, limit: int
 ) -> DecisionsPage:
-    """Return the last decisions of all workers after a number."""
+    """Return the first decisions of all workers after a number; without one, the last ones."""
     times = [[each.at for each in page.decisions] for page in pages]
     rows, last = in_order(times, made, until)
-    rows = [each for each in rows if each[0] > since][-limit:]
+    rows = rows[-limit:] if since is None else [each for each in rows if each[0] > since][:limit]
     chosen = tuple(
         replace(pages[worker].decisions[place], number=number) for number, worker, place in rows
     )
-    return DecisionsPage(last=last, decisions=chosen)
+    return DecisionsPage(last=rows[-1][0] if rows else last, decisions=chosen)
 
 
 def decisions_on(pages: Iterable[DecisionsPage], limit: int) -> DecisionsPage:

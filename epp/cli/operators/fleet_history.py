@@ -80,20 +80,18 @@ def _known(value: float | None) -> float:
 
 
 class FleetHistory:
-    """The pages of the last minute."""
+    """The pages of the last minute, two at least."""
 
     def __init__(self) -> None:
         self._pages: deque[EndpointsPage] = deque()
-        self._several = False
 
     def add(self, page: EndpointsPage) -> None:
         """Add a page; after a restart of the picker, drop the earlier ones."""
-        if self._pages and page.at < self._pages[-1].at:
+        last = self._pages[-1] if self._pages else page
+        if page.at < last.at or page.decisions < last.decisions:
             self._pages.clear()
-            self._several = False
-        self._several = self._several or bool(self._pages)
         self._pages.append(page)
-        while page.at - self._pages[0].at > WINDOW_SECONDS:
+        while len(self._pages) > 2 and page.at - self._pages[0].at > WINDOW_SECONDS:  # noqa: PLR2004 (a difference)
             self._pages.popleft()
 
     def rows(self, column: FleetColumn, *, reverse: bool) -> Sequence[FleetRow]:
@@ -101,7 +99,7 @@ class FleetHistory:
         if not self._pages:
             return ()
         before: dict[str, EndpointView] = {}
-        if self._several:
+        if len(self._pages) > 1:
             before = {each.endpoint: each for each in self._pages[0].endpoints}
         rows = [_row(each, before.get(each.endpoint)) for each in self._pages[-1].endpoints]
         rows.sort(key=lambda row: row.now.endpoint)

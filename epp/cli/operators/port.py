@@ -13,6 +13,7 @@ import msgspec
 from epp.cli.files import read
 from epp.cli.types import FILE
 from epp.errors import ConfigError, reason
+from epp.printable import without_user
 from epp.system.tls import unverified_tls
 
 T = TypeVar("T")
@@ -22,7 +23,6 @@ _MAX_BYTES: Final = 16 << 20
 _FLAG: Final = "--url"
 _TOKEN: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"[^\s\x00-\x1f]+")
-_USER: Final = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 
 
 def add_port(parser: argparse.ArgumentParser) -> None:
@@ -50,14 +50,14 @@ class OperatorsPort:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         given = arguments.url if "://" in arguments.url else f"http://{arguments.url}"
-        self._url = _USER.sub(r"\1...@", given)
+        self._url = without_user(given)
         try:
             url = urlsplit(given)
             self._host, self._port = url.hostname or "", url.port
         except ValueError:
             url = urlsplit("")
         if url.scheme not in {"http", "https"} or not _HOST.fullmatch(self._host):
-            told = _USER.sub(r"\1...@", arguments.url)
+            told = without_user(arguments.url)
             raise ConfigError(f"`{told}` is not like http://127.0.0.1:9090", _FLAG)
         self._tls = _context(arguments) if url.scheme == "https" else None
         token = arguments.token_file
@@ -70,15 +70,16 @@ class OperatorsPort:
 
     def read(self, path: str, kind: type[T], **query: str | int) -> T:
         """Return a page. Raises `ConfigError` if it cannot be read."""
-        target = f"{path}?{urlencode(query)}" if query else path
+        # A command line may have bytes that are not UTF-8, which no id of a request has.
+        target = f"{path}?{urlencode(query, errors='replace')}" if query else path
         try:
             body = self._get(target)
             return msgspec.json.decode(body, type=kind)
-        except (OSError, http.client.HTTPException) as error:
-            problem = f"{self._url} cannot be read: {reason(error)}{self._hint(error)}"
-            raise ConfigError(problem, _FLAG) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = f"{self._url}{path} is not what this version reads: {error}"
+            raise ConfigError(problem, _FLAG) from None
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # a host of odd length
+            problem = f"{self._url} cannot be read: {reason(error)}{self._hint(error)}"
             raise ConfigError(problem, _FLAG) from None
 
     def _hint(self, error: Exception) -> str:

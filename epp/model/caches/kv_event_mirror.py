@@ -204,6 +204,11 @@ class KvEventMirror:
         return chain.from_iterable(self._blocks.drain())
 
     @property
+    def follows(self) -> bool:
+        """Whether blocks were stored since the beginning, or since the last clear."""
+        return bool(self._groups)
+
+    @property
     def is_leaving(self) -> bool:
         """Whether anything is left for `purge`."""
         return bool(self._leaving)

@@ -1,4 +1,4 @@
-"""The expected lengths and times of responses, learned from responses observed to their end.
+"""The expected lengths of responses, learned from responses observed to their end.
 
 Unobserved responses are expected to be like these. Streams come in pieces: if an engine speculates,
 or sends several tokens at once (vLLM `--stream-interval`), there are fewer pieces than tokens.
@@ -14,8 +14,6 @@ from epp.model.learning.ttft_share import TtftShare
 
 _DEFAULT_TOKENS: Final = 256.0
 """Expected tokens of a response if none was observed."""
-_DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
-"""Expected seconds per token if none was timed: an 8B model on a busy H100."""
 _MAX_VALUES: Final = 50.0
 """The most values that a mean is taken over."""
 _MAX_TIMES: Final = 32.0
@@ -25,20 +23,13 @@ _MAX_AT_FIRST: Final = 16384.0
 of the mean is more."""
 _LAST: Final = 8.0
 """The number of responses that the spread is averaged over, roughly."""
-_FARTHEST: Final = 10.0
-"""The most that the seconds of a token count for, in multiples of the mean: a client may read
-slowly, and a response may hang."""
-_LONGEST_AT_FIRST: Final = 1.0
-"""Until the mean is settled: the most seconds that count, unless that multiple is more."""
-_MIN_TIMED: Final = 8
-"""The durations of responses with fewer tokens are not learned from."""
 _MIN_PIECES: Final = 16
 """In streams of fewer pieces, pieces without a token at both ends would count for too much."""
 _MOST_IN_A_PIECE: Final = 256.0
 """The most tokens per piece that are believed."""
 _LONGEST: Final = float(1 << 20)
 _ENTRIES: Final = 1000
-"""The most models, and classes of endpoints, that are kept."""
+"""The most models that are kept."""
 
 ResponseKind = tuple[str, bool]
 """The target model of a response, and whether it streams."""
@@ -57,7 +48,7 @@ class _KindLengths:
 
 
 class OutputLengths:
-    """Lengths in tokens, by kind of response; seconds per token by class.
+    """Lengths in tokens, by kind of response.
 
     `ttft_share` is over all responses. `spread` is the average distance of the last lengths from
     the mean of their kind, as a share of that mean, at most 1. The oldest entries are dropped when
@@ -68,7 +59,6 @@ class OutputLengths:
         self.ttft_share: Final = TtftShare()
         self.spread = 0.0
         self._models: dict[str, dict[bool, _KindLengths]] = {}  # inner key: whether they stream
-        self._seconds_per_token: dict[object, Mean] = {}
 
     def record_length(
         self, kind: ResponseKind, tokens: int, limit: int | None = None, weight: float = 1.0
@@ -120,27 +110,9 @@ class OutputLengths:
         of_model = self._models.get(model)
         return None if of_model is None else of_model.get(stream)
 
-    def record_seconds_per_token(
-        self, speed: object, tokens: int, seconds: float, weight: float = 1.0
-    ) -> None:
-        """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
-        if tokens >= _MIN_TIMED and seconds > 0:
-            mean = self._pace_of(speed)
-            most = _FARTHEST * mean.value
-            most = most if mean.settled else max(most, _LONGEST_AT_FIRST)
-            each = seconds / (tokens - 1)
-            mean.add(min(each, most), weight)
-
-    def _pace_of(self, speed: object) -> Mean:
-        mean = self._seconds_per_token.get(speed)
-        if mean is None:
-            make_room(self._seconds_per_token, _ENTRIES)
-            mean = self._seconds_per_token[speed] = Mean(_MAX_VALUES)
-        return mean
-
     @property
     def state(self) -> list[ResponsesState]:
-        """The state of lengths."""
+        """What was learned of lengths."""
         known: list[ResponsesState] = []
         for model, of_model in self._models.items():
             for stream, lengths in of_model.items():
@@ -150,27 +122,17 @@ class OutputLengths:
         return known
 
     def restore(self, states: Sequence[ResponsesState]) -> None:
-        """Replace the state of lengths by one that was learned elsewhere."""
+        """Continue from lengths that were learned elsewhere."""
         for model, stream, length, survival in states:
             if len(model) <= LONGEST_NAME:
                 lengths = self._of((model, stream))
                 lengths.mean.restore(length)
                 lengths.survival.restore(survival)
 
-    def speed_state(self, speed: object) -> MeanState | None:
-        """Return the state of the seconds per token; None if none was timed."""
-        mean = self._seconds_per_token.get(speed)
-        return None if mean is None else mean.state
-
-    def restore_speed(self, speed: object, state: MeanState) -> None:
-        """Replace the seconds per token by those that were learned elsewhere."""
-        self._pace_of(speed).restore(state)
-
-    def settled(self, kind: ResponseKind, speed: object) -> bool:
-        """Return whether enough is known of the length and the speed of responses."""
+    def settled(self, kind: ResponseKind) -> bool:
+        """Return whether enough is known of the lengths of a kind."""
         lengths = self._known(kind)
-        pace = self._seconds_per_token.get(speed)
-        return lengths is not None and lengths.mean.settled and pace is not None and pace.settled
+        return lengths is not None and lengths.mean.settled
 
     def length(self, kind: ResponseKind, limit: int | None = None) -> float:
         """Return how many tokens a response is expected to have: at least 1, at most `limit`."""
@@ -187,12 +149,7 @@ class OutputLengths:
         if not generated:
             return usual
         lengths = self._known(kind)
-        if lengths is None:
-            return max(usual - generated, generated / 2)
         most = _LONGEST if limit is None else max(0.0, limit - generated)
+        if lengths is None:
+            return min(most, max(usual - generated, generated / 2))
         return min(most, lengths.survival.remaining(generated, usual))
-
-    def seconds_per_token(self, speed: object) -> float:
-        """Return how long a token is expected to take on endpoints of one `speed`."""
-        mean = self._seconds_per_token.get(speed)
-        return _DEFAULT_SECONDS_PER_TOKEN if mean is None else mean.value

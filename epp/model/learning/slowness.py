@@ -189,8 +189,8 @@ class Slowness:
         return exp(self._log - self._class.centre)
 
     @property
-    def of_first(self) -> float:
-        """How many times as long it takes as its class predicted at first."""
+    def by_first_prediction(self) -> float:
+        """How many times as long it takes as its class predicted at first (`learn`)."""
         return self.value * self._class.scale
 
     def fade(self, now: float) -> None:

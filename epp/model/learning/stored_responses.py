@@ -8,12 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from epp.model.endpoint import Target
+from epp.model.endpoint import EngineId
 from epp.model.learning.bounded import make_room
 
-Engine = tuple[str, Target, int | None]
-"""`Endpoint.engine`: a new engine of an endpoint has none of the former one's responses."""
-StoredState = tuple[int, Engine]
+StoredState = tuple[int, EngineId]
 """The hash of a response's id, and the engine that has it."""
 
 MOST: Final = 1 << 16
@@ -30,9 +28,9 @@ class StoredResponses:
 
     def __init__(self, key_of: Callable[[str], int]) -> None:
         self._key_of: Final = key_of
-        self._stored: Final[OrderedDict[int, tuple[Engine, float]]] = OrderedDict()
+        self._stored: Final[OrderedDict[int, tuple[EngineId, float]]] = OrderedDict()
 
-    def store(self, response_id: str, engine: Engine, now: float) -> None:
+    def store(self, response_id: str, engine: EngineId, now: float) -> None:
         """Record where a response is; the last engine that answers with its id counts."""
         stored, key = self._stored, self._key_of(response_id)
         stored.pop(key, None)
@@ -41,7 +39,7 @@ class StoredResponses:
         make_room(stored, MOST)
         stored[key] = engine, now
 
-    def engine_of(self, response_id: str, now: float) -> Engine | None:
+    def engine_of(self, response_id: str, now: float) -> EngineId | None:
         """Return the engine that has a response; None if unknown."""
         found = self._stored.get(self._key_of(response_id)) if response_id else None
         if found is None or now - found[1] >= KEPT_SECONDS:

@@ -7,8 +7,9 @@ at most what was cached since: one that finds more clears the suspicion, and mor
 confirm it. Then the modelled cache is emptied. Trust is reset too, unless no prediction has held
 since the last restart. Predictions of old blocks also fail if an engine evicts a little earlier
 than modelled, so three failures are needed, or two that early eviction does not explain. An
-engine that reports its start time is never suspected: models with sliding windows keep blocks that
-only continuations of a prompt can hit.
+engine that reports its restarts, by its start time or by KV events, is never suspected, since a
+large prediction may fail for other reasons: models with sliding windows keep blocks that only
+continuations of a prompt can hit.
 """
 
 from enum import Enum
@@ -43,20 +44,20 @@ class Verdict(Enum):
 class PredictionTrust:
     """The trust in one endpoint, in 0..1; `suspicious` if its engine may have restarted.
 
-    `reports` counts the responses observed to their end since the engine started. `reports_start`:
-    the engine reports when it started.
+    `reports` counts the responses observed to their end since the engine started.
+    `reports_restarts`: the engine reports restarts itself.
     """
 
     def __init__(self) -> None:
         self.trust = 1.0
-        self.suspicious = self.reports_start = False
+        self.suspicious = self.reports_restarts = False
         self.reports = 0
-        self._reported = False
-        self._drops_last = False
-        self._failures = 0
-        self._failed = 0
-        self._misses = 0
-        self._held = False
+        self._reports_hits = False
+        self._drops_last = False  # the engine's hits lack their last block
+        self._failed_predictions = 0
+        self._failed_tokens = 0
+        self._misses_in_a_row = 0
+        self._has_held = False  # since the last restart
 
     def discount(self, cached: int) -> int:
         """Return how many of the predicted tokens to count on; small doubts do not matter."""
@@ -71,8 +72,8 @@ class PredictionTrust:
         engine may have evicted `early` tokens before its model did. An endpoint that has only
         reported zeros may not report hits at all, so it is not suspected.
         """
-        self._reported = self._reported or actual > 0
-        self.suspicious = self.suspicious and not self.reports_start and actual <= fresh + block
+        self._reports_hits = self._reports_hits or actual > 0
+        self.suspicious = self.suspicious and not self.reports_restarts and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
         held, lacks = min(predicted, actual) / predicted, predicted - actual
@@ -81,22 +82,23 @@ class PredictionTrust:
         if predicted > block and actual > 0:
             self._drops_last = 0 < lacks <= block
         if held >= _MAX_OF or lacks > (block if self._drops_last else min(block, _LARGE_TOKENS)):
-            self._misses = min(_MAX_MISSES, self._misses + 1) if held < _LITTLE else 0
-            weight = _FALLS * max(1, self._misses) if held < self.trust else _RISES
+            in_a_row = self._misses_in_a_row + 1 if held < _LITTLE else 0
+            self._misses_in_a_row = min(_MAX_MISSES, in_a_row)
+            weight = _FALLS * max(1, self._misses_in_a_row) if held < self.trust else _RISES
             self.trust += weight * (held - self.trust)
         if held >= _MAX_OF or actual > predicted - 2 * block:
-            self._held = True
+            self._has_held = True
             return Verdict.HELD
         if not self.suspicious:
-            self._failures, self._failed = 1, predicted - actual
+            self._failed_predictions, self._failed_tokens = 1, predicted - actual
             empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
-            self.suspicious = empty and self._reported and not self.reports_start
+            self.suspicious = empty and self._reports_hits and not self.reports_restarts
             return Verdict.MISSED
-        self._failures += 1
-        self._failed += predicted - actual
-        if self._failures < _ENOUGH and self._failed <= early:
+        self._failed_predictions += 1
+        self._failed_tokens += predicted - actual
+        if self._failed_predictions < _ENOUGH and self._failed_tokens <= early:
             return Verdict.MISSED
-        known, trust = self._held, self.trust
+        known, trust = self._has_held, self.trust
         self.restarted()
         if not known:
             self.trust = trust
@@ -106,4 +108,4 @@ class PredictionTrust:
         """Reset the trust: the engine has restarted."""
         self.reports = 0
         self.trust = 1.0
-        self.suspicious = self._held = False
+        self.suspicious = self._has_held = False

@@ -49,12 +49,12 @@ class EngineScheduler:
         self.reported: ReportedBlocks | None = None
         self.capacity = float(self.cache.capacity)
         self.held = 0.0
-        self.slot: Slot = index.open()
+        self.slot: Slot = index.add_slot()
         self._forgotten: KvEventMirror | None = None  # its memory is freed step by step
         self._index = index
         self._ledger = ledger
         self._present = True
-        self._closed = False
+        self._prefix_closed = False
         self._withdrawn = 0  # blocks of a prompt that ended while it waited
         self._running: dict[SequenceState, None] = {}
         self.waiting: deque[SequenceState] = deque()
@@ -84,7 +84,7 @@ class EngineScheduler:
         Requests in flight no longer change anything.
         """
         mirrored = () if self.mirror is None else self.mirror.drain()
-        self._index.close(self.slot, chain(self._found(), self._drained(), mirrored))
+        self._index.remove_slot(self.slot, chain(self._found(), self._drained(), mirrored))
         self._present = False
         self._clear()
 
@@ -92,9 +92,9 @@ class EngineScheduler:
         """Replace the cache by an empty one; requests in flight no longer change anything."""
         self.spec = spec
         if self._present:
-            self._index.close(self.slot, chain(self._found(), self._drained()))
-            self.slot = self._index.open()
-            self._closed = False
+            self._index.remove_slot(self.slot, chain(self._found(), self._drained()))
+            self.slot = self._index.add_slot()
+            self._prefix_closed = False
         self._clear()
 
     def _clear(self) -> None:
@@ -334,9 +334,9 @@ class EngineScheduler:
         if stored:
             index.add(slot, stored)
         closed = cache.closed and (reported is None or not reported.aside)
-        if closed is not self._closed:
-            self._closed = closed
-            index.mark(slot, closed=self._closed)
+        if closed is not self._prefix_closed:
+            self._prefix_closed = closed
+            index.mark(slot, closed=self._prefix_closed)
 
     def _found(self) -> Iterator[BlockHash]:
         """Iterate over all blocks that the index has; they must not change meanwhile."""

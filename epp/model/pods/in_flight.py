@@ -53,8 +53,8 @@ class InFlightRequest:
         """Its part at the endpoint that computes its prompts; None once that part is over."""
         self.encode: InFlightRequest | None = None
         """Its part at an endpoint that encodes its images; None once that part is over."""
-        self.encoded_first = False
-        """Whether its prompts are computed once another endpoint has encoded its images."""
+        self.delayed = False
+        """Whether it is not known when its endpoint can begin to compute its prompts."""
         self.weight = 1.0
         """How many responses it stands for as a sample."""
         self.coming = 0.0
@@ -72,12 +72,12 @@ class InFlightRequest:
         """
         self.disaggregated = True
         self.prefill = prefill = InFlightRequest(self.quote, pod, self.sent_at)
-        prefill.encoded_first = self.encoded_first
+        prefill.delayed = self.delayed
         return prefill
 
     def encode_at(self, pod: Pod) -> "InFlightRequest":
         """Return the part for another endpoint that encodes images; it has no prompts there."""
-        quote, self.encoded_first = self.quote, True
+        quote, self.delayed = self.quote, True
         request = InferenceRequest(id=quote.request_id, target_model=quote.target_model)
         self.encode = encode = InFlightRequest(Quote(request, (), ()), pod, self.sent_at)
         return encode
@@ -85,7 +85,19 @@ class InFlightRequest:
     def aggregate(self, now: float) -> None:
         """Let the endpoint compute all stages itself after all; call it before `send`."""
         self.end_prefill(now, revoked=True)
-        self.disaggregated = self.encoded_first = False
+        self.disaggregated = False
+
+    def move(self, now: float) -> None:
+        """Leave its endpoint for the one that serves it; call it before `send`.
+
+        That one got it after the first one failed, and may have had its prompts computed again.
+        """
+        self.leave(now, revoked=True)
+        self.active_at = max(self.active_at, now)
+        self.delayed = True
+        if self.prefill is not None:
+            self.prefill.delayed = True
+            self.prefill.pod.ledger.delay(self.quote.request_id)
 
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
         """Send it to a pod whose cache is predicted to save `estimate`."""
@@ -94,7 +106,7 @@ class InFlightRequest:
             counted = pod.feedback.discount(estimate.cached)
             estimate = self.quote.discounted(estimate, counted, pod.speed)
         self._admission = pod.admit(self.quote, estimate, now, decode_only=self.disaggregated)
-        if self.encoded_first:
+        if self.delayed:
             pod.ledger.delay(self.quote.request_id)
 
     @property
@@ -158,7 +170,7 @@ class InFlightRequest:
             expected, seconds = span
             self._taught = pod.pace.learn_prefill(expected, seconds, now)
         admission = self._admission
-        met_idle = admission is not None and admission.met_idle and not self.encoded_first
+        met_idle = admission is not None and admission.met_idle and not self.delayed
         met_idle = met_idle and not self._slept(self.sent_at)
         if admission is not None and met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - admission.beside)
@@ -172,7 +184,6 @@ class InFlightRequest:
     def take_back(self) -> None:
         """Undo what its first token taught, as less of its prompt was cached than predicted."""
         self.pod.pace.prefill_slowness.take_back(self._taught)
-        self._taught = 0.0
 
     def count_unseen_beginning(self) -> None:
         """Count the beginning of a response that came whole, or that was not seen."""
@@ -251,7 +262,7 @@ class InFlightRequest:
         coming = output_lengths.remaining(quote.response_kind, limit, each)
         certain = limit is not None and limit - each < _SURE * coming
         self.coming = coming * answers
-        self._freed = max(0, quote.tokens - self.cached) + generated
+        self._freed = quote.tokens - self.cached + generated
         self._spread = 0.0 if certain else output_lengths.spread
         self.pod.growth.add(answers, self.coming, self._freed, self._spread)
 
@@ -299,6 +310,7 @@ class InFlightRequest:
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
         """Stop observing the request; return its expected course."""
         quote, pod = self.quote, self.pod
+        paced = pod.pace.of_class.seconds_per_token.settled
         before = pod if self.prefill is None else self.prefill.pod
         before.ledger.mark_unobserved(quote.request_id)
         self._mark = None
@@ -308,11 +320,10 @@ class InFlightRequest:
             endpoint_id=pod.endpoint.id,
             since=now,
             began=now + before.ledger.queued_seconds(now) if self.began is None else self.began,
-            seconds_per_token=pod.pace.decode_slowness.relative
-            * output_lengths.seconds_per_token(pod.prefill),
+            seconds_per_token=pod.pace.seconds_per_token,
             length=output_lengths.length(quote.response_kind, quote.output_limit),
             most=inf if quote.max_tokens is None else quote.max_tokens,
-            usual=output_lengths.settled(quote.response_kind, pod.prefill),
+            usual=paced and output_lengths.settled(quote.response_kind),
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
@@ -324,13 +335,14 @@ class InFlightRequest:
         tokens = -(-tokens // max(1, quote.answers))
         self.pod.feedback.reports += 1
         output_lengths.record_length(quote.response_kind, tokens, quote.max_tokens, self.weight)
-        if tokens > 0:
+        # vLLM `record_prefix_cache_stats`: a prompt whose cached part is not read is not counted.
+        if tokens > 0 and not quote.skip_reading_prefix_cache:
             self.pod.frozen_reports.record_served(self.sent_at)
         if self.began is None or self._slept(self.began):
             return
         pace = self.pod.pace
         seconds = (now - self.began) / pace.decode_slowness.relative
-        output_lengths.record_seconds_per_token(self.pod.prefill, tokens, seconds, self.weight)
+        pace.of_class.learn_tokens(tokens, seconds, self.weight)
         if tokens > 0 and not self._slept(self.sent_at):
             ttft, whole = self.began - self.sent_at, now - self.sent_at
             output_lengths.ttft_share.learn(ttft, whole, self.weight)

@@ -125,14 +125,14 @@ class OutlierDetection:
                 failed = FailedRequest(each.sent_at, each.prompt, slow=each.slow)
                 if pod.outlier.record_failure(failed, self._unanswered(pod)):
                     found[pod.endpoint.id] = pod
-        return [event for pod in found.values() for event in self._failed(pod)]
+        return [event for pod in found.values() for event in self._eject_failing(pod)]
 
     def _blamed(self, event: Aborted, request: InFlightRequest) -> Sequence[Found]:
         """Learn from the end of a request, if an endpoint is to blame."""
         failure = event.failure
         if failure is None or failure is _BUSY or (self.names_served and not event.served):
             return ()
-        return self._count(request, failure)
+        return self._record_failure(request, failure)
 
     def passed_over(self, request: InFlightRequest) -> Sequence[Found]:
         """Learn that the proxy retried a request at another endpoint than the first one.
@@ -145,9 +145,9 @@ class OutlierDetection:
         if not state.has_served:
             return ()
         slow = state.alive_at >= request.sent_at + _SLOW_SECONDS
-        return self._count(request, Failure.ERROR, slow=slow)
+        return self._record_failure(request, Failure.ERROR, slow=slow)
 
-    def _count(
+    def _record_failure(
         self, request: InFlightRequest, failure: Failure, *, slow: bool = False
     ) -> Sequence[Found]:
         """Record a failure at the endpoint that answered.
@@ -165,7 +165,7 @@ class OutlierDetection:
             pod.outlier.count_failure(pod.ledger.sent)
         failed = FailedRequest(request.sent_at, prompt, stages, slow=slow)
         counts = pod.outlier.record_failure(failed, self._unanswered(pod))
-        return list(self._failed(pod)) if counts else []
+        return list(self._eject_failing(pod)) if counts else []
 
     def _unanswered(self, pod: Pod) -> Iterator[float]:
         """Yield when an endpoint's unanswered requests were sent.
@@ -186,7 +186,7 @@ class OutlierDetection:
         if shows_life(before, pod.load):
             pod.outlier.alive_at = now
             return _revived(pod)
-        return self._unchanged(pod, now)
+        return self._stalled(pod, now)
 
     def missed(self, pod: Pod, reason: ScrapeFailure, now: float) -> Sequence[Found]:
         """Find out, after a scrape without a page, whether an endpoint stalls, or is gone.
@@ -195,9 +195,9 @@ class OutlierDetection:
         """
         if not pod.reachable:
             return self._lost(pod)
-        return self._unchanged(pod, now) if reason is ScrapeFailure.LATE else ()
+        return self._stalled(pod, now) if reason is ScrapeFailure.LATE else ()
 
-    def _unchanged(self, pod: Pod, now: float) -> Sequence[Ejected]:
+    def _stalled(self, pod: Pod, now: float) -> Sequence[Ejected]:
         enabled = self._settings.consecutive_failures
         if not enabled or not self._stalls(pod, now) or not self._room(pod):
             return ()
@@ -236,7 +236,7 @@ class OutlierDetection:
             back.update(pod.endpoint.id for pod in out[:surplus])
         return [Returned(pod.endpoint.id) for pod in ejected if pod.endpoint.id in back]
 
-    def _failed(self, pod: Pod) -> Iterator[Found]:
+    def _eject_failing(self, pod: Pod) -> Iterator[Found]:
         """Eject an endpoint that failed once more, if another one does not fail."""
         needed = self._settings.consecutive_failures
         if pod.outlier.failures < needed:

@@ -123,9 +123,7 @@ class OutlierState:
                 after = max(after, each)
             elif each > sent_at:
                 before = min(before, each)
-        row = [each.slow for each in self._failed if after < each.sent_at < before]
-        slow = sum(row)
-        self.failures = len(row) - slow + slow // _SLOW_IN_ONE
+        self.failures = _length([each for each in self._failed if after < each.sent_at < before])
         return True
 
     def forgive(self, stage: "OutlierState") -> None:
@@ -134,7 +132,7 @@ class OutlierState:
 
     def _keep(self, failed: list[FailedRequest]) -> None:
         self._failed = failed
-        self.failures = min(self.failures, len(failed))
+        self.failures = min(self.failures, _length(failed))
 
     def ejection_seconds(self, base: float, most: float) -> float:
         """Return how long the next ejection lasts: `base` for each in a row, and at most `most`."""
@@ -150,3 +148,9 @@ class OutlierState:
         """Let the endpoint be picked again."""
         self.ejected = None
         self.returned_at = now
+
+
+def _length(row: Sequence[FailedRequest]) -> int:
+    """Return how many failures a row counts as."""
+    slow = sum([each.slow for each in row])
+    return len(row) - slow + slow // _SLOW_IN_ONE

@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from epp.model.events import ClassState
 from epp.model.learning.decode import DecodeModel
-from epp.model.learning.mean import MeanState
+from epp.model.learning.mean import Mean
 from epp.model.learning.prefill import PrefillModel
 from epp.model.learning.slowness import Slowness
 from epp.values import Value
@@ -22,6 +22,17 @@ _MIN_TOKENS: Final = 32
 _MIN_SHARE: Final = 0.5
 """The least share of such tokens in a response: if most came from steps of prefills, some of those
 steps may have been shared by several prompts."""
+_DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
+"""Expected seconds per token if none was timed: an 8B model on a busy H100."""
+_MAX_VALUES: Final = 50.0
+"""The most values that the mean of seconds per token is taken over."""
+_FARTHEST: Final = 10.0
+"""The most that the seconds of a token count for, in multiples of the mean: a client may read
+slowly, and a response may hang."""
+_LONGEST_AT_FIRST: Final = 1.0
+"""Until the mean is settled: the most seconds that count, unless that multiple is more."""
+_MIN_TIMED: Final = 8
+"""The durations of responses with fewer tokens are not learned from."""
 
 
 class PaceClass:
@@ -30,8 +41,21 @@ class PaceClass:
     def __init__(self) -> None:
         self.prefill = PrefillModel()
         self.decode = DecodeModel()
+        self.seconds_per_token = Mean(_MAX_VALUES)
 
-    def state(self, label: str, seconds_per_token: MeanState | None) -> ClassState:
+    def learn_tokens(self, tokens: int, seconds: float, weight: float) -> None:
+        """Learn that all `tokens` of a response but the first took `seconds`.
+
+        The response stands for `weight` responses.
+        """
+        if tokens >= _MIN_TIMED and seconds > 0:
+            mean = self.seconds_per_token
+            most = _FARTHEST * mean.value
+            most = most if mean.settled else max(most, _LONGEST_AT_FIRST)
+            each = seconds / (tokens - 1)
+            mean.add(min(each, most), weight)
+
+    def state(self, label: str) -> ClassState:
         """Return what was learned."""
         prefill, decode = self.prefill, self.decode
         return (
@@ -40,16 +64,18 @@ class PaceClass:
             prefill.slowness.state,
             decode.fit.state,
             decode.slowness.state,
-            seconds_per_token,
+            self.seconds_per_token.state,
         )
 
     def restore(self, state: ClassState) -> None:
         """Continue from what was learned elsewhere."""
-        _, prefill, prefill_slowness, decode, decode_slowness, _ = state
+        _, prefill, prefill_slowness, decode, decode_slowness, seconds_per_token = state
         self.prefill.restore(prefill)
         self.prefill.slowness.restore(prefill_slowness)
         self.decode.restore(decode)
         self.decode.slowness.restore(decode_slowness)
+        if seconds_per_token is not None:
+            self.seconds_per_token.restore(seconds_per_token)
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -101,6 +127,12 @@ class Pace:
     def longest_step(self) -> float:
         """The seconds of a step that prefills as much as fits."""
         return self.prefill_slowness.value * self.of_class.prefill.longest
+
+    @property
+    def seconds_per_token(self) -> float:
+        """How long a token of a response is expected to take."""
+        of_class = self.of_class.seconds_per_token.value
+        return self.decode_slowness.relative * (of_class or _DEFAULT_SECONDS_PER_TOKEN)
 
     def decode_seconds(self, sequences: float, held: float) -> float:
         """Return the seconds that decoding adds to a step, whether it prefills or not."""

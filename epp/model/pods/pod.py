@@ -127,7 +127,7 @@ class Pod:
 
     def cache_stats(self) -> CacheStats:
         """Return the modelled state of the cache."""
-        cache, spec = self.scheduler.cache, self.scheduler.spec
+        cache = self.scheduler.cache
         return CacheStats(
             self.endpoint,
             cache.capacity,
@@ -135,7 +135,6 @@ class Pod:
             cache.capacity - cache.blank,
             len(cache),
             self.feedback.trust,
-            spec.model,
             live=self.scheduler.mirror is not None,
         )
 
@@ -175,7 +174,7 @@ class Pod:
 
     def count_time(self, now: float) -> None:
         """Count the time up to now; call it before the running requests change."""
-        prefilling = self.ledger.prefilling(now) > 0
+        prefilling = self.ledger.queued_seconds(now) > 0  # here: elsewhere it slows no step
         self.pace.count(self.running, self.books.held_tokens, now, prefilling=prefilling)
 
     # Its requests.
@@ -195,13 +194,12 @@ class Pod:
         delayed = doubtful or self.books.waits_for_slot(model)
         busy = delayed or self.load.waiting or self.ledger.queued_seconds(now)
         admission = Admission(met_idle=not busy)
+        self.books.add_request(model)
         try:
             if decode_only:
                 self.ledger.admit_decode(request_id, now)
             else:
                 admission.beside = self._admit_prefill(quote, estimate, now, delayed=delayed)
-            self.books.add_request(model)
-            admission.booked = True
             for position, chain in enumerate(quote.chains):
                 offsets = quote.token_offsets[position]
                 sequence = SequenceState(request_id, chain, offsets, scheduler.cache)
@@ -228,7 +226,7 @@ class Pod:
             observed=quote.stream and bool(quote.tokens),
             tokens=uncached,
             beside=beside,
-            slowness=slowness.of_first,
+            slowness=slowness.by_first_prediction,
             delayed=delayed,
         )
         return beside
@@ -239,8 +237,7 @@ class Pod:
             self.count_time(now)
         finally:
             self.ledger.end(quote.request_id, now)
-            if admission.booked:
-                self.books.remove_request(quote.target_model)
+            self.books.remove_request(quote.target_model)
             for sequence in admission.sequences:
                 self.scheduler.finish_request(sequence, revoked=revoked)
                 self.scheduler.schedule(self.pace.longest_step, now)
@@ -288,10 +285,6 @@ class Pod:
 
     def restart(self) -> None:
         """Start over with an empty cache, as the engine did."""
-        self.scheduler.end_reports()
-        self._reset()
-
-    def _reset(self) -> None:
         self.scheduler.reset(self.scheduler.spec)
         self.feedback.restarted()
 
@@ -309,7 +302,7 @@ class Pod:
             self.scheduler.copy(CacheCleared(self.endpoint.id))
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self.reported_block = spec.block
-        if self._restarted(load) and self.scheduler.mirror is None:
+        if self._restarted(load) and not self._reports_blocks:
             self.restart()  # KV events report restarts themselves
 
     def add_attributes(self, attributes: Mapping[str, float]) -> None:
@@ -320,6 +313,12 @@ class Pod:
     def _with_attributes(self, load: Load) -> Load:
         return replace(load, attributes={**load.attributes, **self._attributes})
 
+    @property
+    def _reports_blocks(self) -> bool:
+        """Whether KV events come; a stream of another topic, say, brings none."""
+        mirror = self.scheduler.mirror
+        return mirror is not None and mirror.follows
+
     def _restarted(self, load: Load) -> bool:
         """Detect a restart by a new start time, or by a counter that fell.
 
@@ -327,7 +326,6 @@ class Pod:
         """
         started, queries = self._started_at, self._queries
         self._started_at = load.started_at or started
-        self.feedback.reports_start = self._started_at is not None
         self._queries = queries if load.cache_queries is None else load.cache_queries
         known = started is not None and load.started_at is not None
         return started != load.started_at if known else self._queries < queries
@@ -352,7 +350,7 @@ class Pod:
         self.scheduler.begin_reports(self._new_mirror)
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
-                self._reset()
+                self.restart()
             self.scheduler.apply_change(change)
 
     def _count_external(self) -> None:
@@ -383,6 +381,7 @@ class Pod:
     def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
         """Compare predicted cached tokens with reported ones; correct the cache accordingly."""
         scheduler, suspicious = self.scheduler, self.feedback.suspicious
+        self.feedback.reports_restarts = self._started_at is not None or self._reports_blocks
         fresh = scheduler.shared_tokens(sequence, self._suspects) if suspicious else 0
         early = _EVICTED_SHARE * scheduler.cache.capacity
         verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh, early)

@@ -278,10 +278,7 @@ class Pods:
 
     def learned(self, lengths: OutputLengths) -> LearnedCopied:
         """Return what was learned of speeds and lengths, for another replica."""
-        classes = [
-            each.state(label, lengths.speed_state(each.prefill))
-            for label, each in self._classes.items()
-        ]
+        classes = [each.state(label) for label, each in self._classes.items()]
         endpoints = [
             (
                 pod.endpoint.id,
@@ -297,13 +294,11 @@ class Pods:
         """Continue from what another replica has learned."""
         known = set()
         for state in event.classes:
-            label, seconds_per_token = state[0], state[-1]
+            label = state[0]
             of_class = self._classes.get(label)
             if of_class is not None:
                 known.add(label)
                 of_class.restore(state)
-                if seconds_per_token is not None:
-                    lengths.restore_speed(of_class.prefill, seconds_per_token)
         for endpoint_id, label, prefill, decode in event.endpoints:
             pod = self._by_id.get(endpoint_id)
             if pod is not None and label in known and label == _label_of(pod.endpoint):

@@ -79,12 +79,10 @@ class Admission:
 
     `met_idle` says whether its prefill measures the endpoint: no other prefill was queued, no
     request waited at the last report, its adapter did not lack a slot, and the cached part of the
-    prompt was certain. `beside` are the seconds of decodes in the steps of its prefill. `booked`:
-    the endpoint's load counts it.
+    prompt was certain. `beside` are the seconds of decodes in the steps of its prefill.
     """
 
     def __init__(self, *, met_idle: bool) -> None:
         self.met_idle: Final = met_idle
         self.beside = 0.0
-        self.booked = False
         self.sequences: Final[list[SequenceState]] = []

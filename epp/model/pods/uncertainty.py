@@ -67,7 +67,8 @@ class Uncertainty:
             or feedback.suspicious
             or feedback.trust < _SURE
             or not pod.pace.decode_slowness.settled
-            or not self._output_lengths.settled(quote.response_kind, pod.prefill)
+            or not pod.pace.of_class.seconds_per_token.settled
+            or not self._output_lengths.settled(quote.response_kind)
             or self._is_guess(request)
         ):
             return True

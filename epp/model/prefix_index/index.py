@@ -40,7 +40,7 @@ class PrefixIndex:
     """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools.
 
     `held` counts every block at every endpoint. Hashes have 64 bits: larger integers raise
-    `OverflowError`, other types `TypeError`. A slot that is not open raises `ValueError`.
+    `OverflowError`, other types `TypeError`. A slot that is not in use raises `ValueError`.
     """
 
     def __init__(self, budget: int = BUDGET) -> None:
@@ -67,8 +67,8 @@ class PrefixIndex:
 
     # Slots.
 
-    def open(self) -> Slot:
-        """Return the lowest free slot, for an endpoint that is not closed (`mark`).
+    def add_slot(self) -> Slot:
+        """Add the lowest free slot, for an endpoint that is not closed (`mark`), and return it.
 
         Raises `OverflowError` if all of `MAX_SLOTS` are taken.
         """
@@ -81,13 +81,13 @@ class PrefixIndex:
         self._live |= 1 << slot
         return slot
 
-    def close(self, slot: Slot, held: Iterable[BlockHash]) -> None:
+    def remove_slot(self, slot: Slot, held: Iterable[BlockHash]) -> None:
         """Remove a slot, with all blocks that its endpoint held.
 
         It is not found from here on. `held` is read step by step, here and later, and must not
         change meanwhile; the slot is reused when all is read.
         """
-        bit, steps = self._opened(slot), iter(held)
+        bit, steps = self._in_use(slot), iter(held)
         self._live &= ~bit
         self._closed &= ~bit
         self._leaving.append((slot, steps))
@@ -95,7 +95,7 @@ class PrefixIndex:
 
     def mark(self, slot: Slot, *, closed: bool) -> None:
         """Set whether an endpoint holds every block together with all its predecessors."""
-        bit = self._opened(slot)
+        bit = self._in_use(slot)
         self._closed = self._closed | bit if closed else self._closed & ~bit
 
     def purge(self, blocks: int) -> None:
@@ -109,17 +109,17 @@ class PrefixIndex:
                 self._used &= ~(1 << slot)
             blocks -= len(part)
 
-    def _opened(self, slot: Slot) -> int:
+    def _in_use(self, slot: Slot) -> int:
         """Return the bit of a slot that is given out."""
         if not 0 <= slot < MAX_SLOTS or not self._live >> slot & 1:
-            raise ValueError(f"slot {slot} is not open")
+            raise ValueError(f"slot {slot} is not in use")
         return 1 << slot
 
     # Blocks.
 
     def add(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """Add blocks to an endpoint."""
-        holders, bit = self._holders, self._opened(slot)
+        holders, bit = self._holders, self._in_use(slot)
         _check(hashes)
         if self._leaving:
             self.purge(2 * len(hashes) + _PURGED_AT_LEAST)
@@ -136,7 +136,7 @@ class PrefixIndex:
 
     def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """Remove blocks from an endpoint; unknown ones are ignored."""
-        self._opened(slot)
+        self._in_use(slot)
         self._remove(slot, hashes)
 
     def _remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:

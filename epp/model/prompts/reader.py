@@ -79,9 +79,6 @@ class Prompts:
     ) -> None:
         rate = self.estimator.rate(model, "prose")
         for blocks, first, last in self.generated.repeated_in(chain, prompt, rate):
-            if blocks.output.gone:
-                self.generated.pop(blocks.anchor, blocks.request_id)
-                continue
             if not chain.exact and not blocks.broken:
                 self.estimator.prefixes.record(chain.hashes[last - 1], blocks.computed)
             offsets = self.estimator.offsets(chain, model, prompt.data, _kind_of(prompt))
@@ -125,7 +122,7 @@ class Prompts:
         the estimate, it is the length of the prefix without the engine's last `block` tokens, of
         which half is assumed.
         """
-        if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
+        if chain.exact or not blocks or not tokens:
             return
         if chain.ends[blocks - 1] not in chain.marks[:-1]:
             return

@@ -11,7 +11,7 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import EndpointLoad, InFlightLoad, find_producer
 from epp.policy.bounds import Bound, BoundedParameters, above_zero, at_least
 from epp.policy.effects import mapped_to
-from epp.policy.filters.labels import DecodeFilter, PrefillFilter
+from epp.policy.filters.labels import DecodeFilter, PrefillFilter, RoleFilter
 from epp.policy.plugins import Candidates, PluginContext, PluginParameters, SaturationDetector
 from epp.quantities import seconds
 
@@ -123,7 +123,7 @@ class _ByConcurrency(msgspec.Struct, frozen=True):
 
 
 Stage = Literal["prefill", "decode"]
-STAGES: Mapping[Stage, DecodeFilter] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
+STAGES: Mapping[Stage, RoleFilter] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
 """The filter of the endpoints of each stage, by their roles; an endpoint may be in both."""
 
 

@@ -37,13 +37,11 @@ class LabelFilter(PluginParameters, frozen=True):
         return [each for each in candidates if self.wants(each.endpoint.labels)]
 
 
-class DecodeFilter(LabelFilter, frozen=True):
-    """Keeps endpoints that decode, those without a role among them."""
+class RoleFilter(LabelFilter, frozen=True):
+    """Keeps endpoints with one of some roles; if `unlabelled`, also those without a role."""
 
-    roles: ClassVar[frozenset[str]] = frozenset(
-        ("decode", "prefill-decode", "both", "encode-prefill-decode")
-    )
-    unlabelled: ClassVar[bool] = True
+    roles: ClassVar[frozenset[str]] = frozenset()
+    unlabelled: ClassVar[bool] = False
 
     def wants(self, labels: Labels) -> bool:
         """Return whether an endpoint's role is one of these."""
@@ -51,16 +49,24 @@ class DecodeFilter(LabelFilter, frozen=True):
         return self.unlabelled if role is None else role in self.roles
 
 
-class PrefillFilter(DecodeFilter, frozen=True):
+class DecodeFilter(RoleFilter, frozen=True):
+    """Keeps endpoints that decode, those without a role among them."""
+
+    roles: ClassVar[frozenset[str]] = frozenset(
+        ("decode", "prefill-decode", "both", "encode-prefill-decode")
+    )
+    unlabelled: ClassVar[bool] = True
+
+
+class PrefillFilter(RoleFilter, frozen=True):
     """Keeps endpoints that prefill."""
 
     roles: ClassVar[frozenset[str]] = frozenset(
         ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
     )
-    unlabelled: ClassVar[bool] = False
 
 
-class EncodeFilter(PrefillFilter, frozen=True):
+class EncodeFilter(RoleFilter, frozen=True):
     """Keeps endpoints that encode images and sounds."""
 
     roles: ClassVar[frozenset[str]] = frozenset(

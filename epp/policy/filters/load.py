@@ -154,7 +154,7 @@ class AttributeRule(PluginParameters, frozen=True):
     percentile: AttributePercentile | None = None
 
     def __post_init__(self) -> None:
-        _ = self.section
+        _ = self.section  # raises if the section that `type` names is missing
 
     @property
     def section(self) -> AttributeThreshold | AttributeRange | AttributeTop | AttributePercentile:

@@ -6,7 +6,7 @@ Envoy: `slow_start_config` of its load balancing policies, with the aggression o
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from epp.model.endpoint import EndpointId, Target
+from epp.model.endpoint import EndpointId, EngineId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
 from epp.model.request import InferenceRequest
 from epp.policy.bounds import BoundedParameters, above_zero, within
@@ -38,7 +38,7 @@ class _SlowStart:
         self._least = parameters.min_weight_percent / _PERCENT
         self._below = below
         self._listed = False
-        self._engines: dict[EndpointId, tuple[str, Target, int | None]] = {}
+        self._engines: dict[EndpointId, EngineId] = {}
         self._joined: dict[EndpointId, float] = {}
 
     def learn(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)

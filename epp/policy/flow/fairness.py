@@ -39,12 +39,15 @@ class ScoringFairnessPolicy(FairnessPolicy, Protocol):
         """Return one number for the next request of each flow; the greatest goes next."""
 
 
+def flow_by_fairness_id(held: HeldRequest) -> str:
+    """Return the fairness id of a request as its flow."""
+    return held.request.fairness_id[:_LONGEST_ID]
+
+
 class StartTimeFairness(msgspec.Struct, frozen=True):
     """Equal shares of the engines' time: used if a band names no policy."""
 
-    def flow_of(self, held: HeldRequest) -> str:
-        """Return the fairness id."""
-        return held.request.fairness_id[:_LONGEST_ID]
+    flow_of = staticmethod(flow_by_fairness_id)
 
     def cost(self, held: HeldRequest) -> float:
         """Return the engine's seconds that the request takes."""
@@ -54,9 +57,7 @@ class StartTimeFairness(msgspec.Struct, frozen=True):
 class RoundRobinFairnessPolicy(PluginParameters, frozen=True):
     """One request of each flow in turn, by the flows' names."""
 
-    def flow_of(self, held: HeldRequest) -> str:
-        """Return the fairness id."""
-        return held.request.fairness_id[:_LONGEST_ID]
+    flow_of = staticmethod(flow_by_fairness_id)
 
     def cost(self, held: HeldRequest) -> float:
         """Return 1, for one turn."""

@@ -90,7 +90,8 @@ class FlowControl:
         self._scheduler: Final = scheduler
         self._fleet: Final = fleet
         self._waits: Final = settings.holds or gate is not None
-        self._unwaited: Final = None if gate is None else 0.0
+        # What a request that did not wait reports; None without a gate: nothing.
+        self._no_wait: Final = None if gate is None else 0.0
         self._agenda: Final = Agenda()
         self._scarce_at = -inf  # when a request last found no room
         fleet.subscribe(_LEARNED, self._learn, "flow-control")
@@ -125,8 +126,8 @@ class FlowControl:
                 )
                 if not room or self.line.requests or self.line.seconds_of_all(now) > 0:
                     return self._send_or_wait(request, quote, decision, now, axis, room=room)
-        if self._unwaited is not None:
-            return self._send(request, quote, decision, now, self._unwaited)
+        if self._no_wait is not None:
+            return self._send(request, quote, decision, now, self._no_wait)
         self._scheduler.commit(request, quote, decision, now)
         return decision
 
@@ -159,7 +160,7 @@ class FlowControl:
         held = self._held(request, quote, now)
         held.endpoint_id, held.seconds, held.work = self.placement.price(quote, decision, axis)
         if room and self.line.is_next(held) and not self._yields(held, held.endpoint_id, now):
-            sent = self._send(request, quote, decision, now, self._unwaited)
+            sent = self._send(request, quote, decision, now, self._no_wait)
             self._charge(held, now)
             return sent
         return self._wait(held, now)

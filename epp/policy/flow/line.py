@@ -192,7 +192,7 @@ class Line:
             make_room(known, MAX_FLOWS)
         return known.setdefault(fairness_id, fairness_id)
 
-    def place(self, held: HeldRequest) -> None:
+    def assign_rank(self, held: HeldRequest) -> None:
         """Record a request's flow and rank in it, as if it waited."""
         band = self._band(held.request.priority)
         band.flow(held)

@@ -67,7 +67,7 @@ class Placement:
         self.rooms: Final = Rooms(settings.prefill_seconds, self.share, settings.stale_seconds)
         self._batch: Final = Rooms(
             settings.prefill_seconds * settings.batch_prefill_share,
-            MemoryShare(0.0, settings.most_memory),
+            MemoryShare(0.0, settings.most_memory * settings.batch_memory_share),
             settings.stale_seconds,
             waiting=0,  # a batch would take the next slot
         )
@@ -81,10 +81,7 @@ class Placement:
 
     def rooms_for(self, *, batch: bool) -> Rooms:
         """Return the room for requests of negative priority (`batch`), or for all others."""
-        if not batch:
-            return self.rooms
-        self._batch.share.value = self.share.value * self._batch_memory_share
-        return self._batch
+        return self._batch if batch else self.rooms
 
     def reported(self, endpoint_id: EndpointId) -> None:
         """Learn from a report of an endpoint."""
@@ -112,6 +109,7 @@ class Placement:
         if waiting_seconds > 0 and pods:
             steps = sum([pod.step_ratio for pod in pods]) / len(pods)
         self.share.update(waiting_seconds / max(1, len(pods)), steps, now)
+        self._batch.share.value = self.share.value * self._batch_memory_share
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """Forget an endpoint that is gone."""
@@ -272,7 +270,7 @@ class Placement:
     def _lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
         """Return what the endpoints of a decision lack; None if they have room."""
         candidate, pods = decision.predicted_for, self._fleet.pods
-        rooms = self.rooms if priority >= 0 else self.rooms_for(batch=True)
+        rooms = self._batch if priority < 0 else self.rooms
         pod = pods.get(decision.endpoint.id)
         if pod is None or candidate is None:
             return None

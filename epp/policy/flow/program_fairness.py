@@ -17,7 +17,7 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import mapped_to
-from epp.policy.flow.fairness import StartTimeFairness
+from epp.policy.flow.fairness import flow_by_fairness_id
 from epp.policy.flow.held import HeldRequest
 from epp.policy.plugins import PluginContext, PluginParameters
 
@@ -75,12 +75,13 @@ class _Program(msgspec.Struct, eq=False):
 class _Programs:
     """The service of each program; a program is a fairness id."""
 
+    flow_of = staticmethod(flow_by_fairness_id)
+
     def __init__(self, parameters: ProgramAwareFairness) -> None:
         self._parameters = parameters
         self._programs: dict[ClientKey, _Program] = {}
         self._sent: dict[RequestId, tuple[ClientKey, int]] = {}
         self._swept_at = 0.0
-        self.flow_of = StartTimeFairness().flow_of
 
     def cost(self, _held: HeldRequest) -> float:
         """Return nothing: programs are compared by their scores."""

@@ -54,7 +54,7 @@ class Refusals:
         self._settings: Final = settings
         self._line: Final = line
         self._fleet: Final = fleet
-        self._empty = self._is_empty
+        self._was_empty = self._is_empty
         self._changed_at = -inf  # when the pool got its first endpoint, or lost its last one
 
     @property
@@ -76,14 +76,15 @@ class Refusals:
 
     def fills(self, now: float) -> bool:
         """Return whether an endpoint that joins now is one of the first of an empty pool."""
-        return self._empty or now - self._changed_at < _FILLS_SECONDS
+        return self._was_empty or now - self._changed_at < _FILLS_SECONDS
 
     def pool_changed(self, now: float) -> bool:
         """Return whether the pool has got its first endpoint, or lost its last one."""
-        changed = self._empty is not self._is_empty
-        if changed:
-            self._empty, self._changed_at = not self._empty, now
-        return changed
+        empty = self._is_empty
+        if empty is self._was_empty:
+            return False
+        self._was_empty, self._changed_at = empty, now
+        return True
 
     def bound(self, held: HeldRequest) -> float:
         """Return the time until which a request may wait, as things are now.
@@ -106,7 +107,7 @@ class Refusals:
         place (`displaced`), so that a client that floods takes no places from others. A request
         that is refused itself displaces no other.
         """
-        self._line.place(held)
+        self._line.assign_rank(held)
         if held.latest < now or self._cannot_meet(held, now):
             raise self.unmet(held, now)
         others = self._displaced_by(held)

@@ -60,9 +60,10 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     least_memory: float = 0.6
     """The same share while decoding saturates the fleet."""
     batch_prefill_share: float = 0.1
-    """Requests of negative priority skip an endpoint that owes this share of `prefill_seconds`,"""
+    """An endpoint that owes this share of `prefill_seconds` has no room for requests of negative
+    priority."""
     batch_memory_share: float = 0.22
-    """or that uses this share of the memory that other requests may use."""
+    """The share of the memory for other requests that those of negative priority may fill."""
     ageing: float = 0.03
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
     most_seconds: float = 240.0

@@ -5,7 +5,7 @@ scheduler of Double Deficit Longest Prefix Match. Its other half, DLPM, orders t
 engine, which no picker can.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from itertools import count
 from math import floor
@@ -60,8 +60,8 @@ class _ByCredit(Chooser):
         # The one idle for longest first.
         self._accounts: OrderedDict[ClientKey, _Account] = OrderedDict()
         self._under_way: dict[RequestId, tuple[ClientKey, int]] = {}
-        self._numbers: dict[EndpointId, int] = {}  # which other endpoints never get
-        self._unused = count()
+        # A number is never given again, also after its endpoint is gone.
+        self._numbers: defaultdict[EndpointId, int] = defaultdict(count().__next__)
 
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         account = self._accounts.get(client_key(request.fairness_id), _Account())
@@ -88,10 +88,8 @@ class _ByCredit(Chooser):
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Charge a client for the tokens to compute."""
-        client, name = client_key(request.fairness_id), decision.endpoint.id
-        endpoint = self._numbers.get(name)
-        if endpoint is None:
-            endpoint = self._numbers[name] = next(self._unused)
+        client = client_key(request.fairness_id)
+        endpoint = self._numbers[decision.endpoint.id]
         account = self._accounts.setdefault(client, _Account())
         self._accounts.move_to_end(client)
         if len(self._accounts) > _MAX_CLIENTS:

@@ -45,7 +45,7 @@ class HashRing:
         self._points = sorted(self._owners)
 
     def walk(self, key: int) -> Iterator[EndpointId]:
-        """Return each endpoint once, in the order of the ring from a key on."""
+        """Yield each endpoint once, in the order of the ring from a key on."""
         points, owners, seen = self._points, self._owners, set[EndpointId]()
         start = bisect_left(points, key)
         for offset in range(start - len(points), start):

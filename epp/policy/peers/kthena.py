@@ -82,20 +82,20 @@ class _ByLatency:
 
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the weighted places, 1 if all are equally fast."""
-        ids = [each.endpoint.id for each in candidates]
         now = candidates[0].now if candidates else 0.0
-        ttft = [self._ttft.get(each, _NEVER).at(now) for each in ids]
-        tpot = [self._tpot.get(each, _NEVER).at(now) for each in ids]
-        seen = [at for at in range(len(candidates)) if ttft[at] > 0 and tpot[at] > 0]
-        scores = [_UNSEEN] * len(candidates)
-        places = zip(
-            lower_is_better([ttft[at] for at in seen]),
-            lower_is_better([tpot[at] for at in seen]),
-            strict=True,
-        )
-        for at, (first, further) in zip(seen, places, strict=True):
-            scores[at] = _in_hundredths(self._weight * first + (1 - self._weight) * further)
-        return scores
+        ids = [each.endpoint.id for each in candidates]
+        times = {
+            each: (self._ttft.get(each, _NEVER).at(now), self._tpot.get(each, _NEVER).at(now))
+            for each in ids
+        }
+        seen = {each: pair for each, pair in times.items() if min(pair) > 0}
+        ttft = lower_is_better([first for first, _ in seen.values()])
+        tpot = lower_is_better([further for _, further in seen.values()])
+        scores = {
+            each: _in_hundredths(self._weight * first + (1 - self._weight) * further)
+            for each, first, further in zip(seen, ttft, tpot, strict=True)
+        }
+        return [scores.get(each, _UNSEEN) for each in ids]
 
     def _learn_ttft(self, endpoint: EndpointId, seconds: float, now: float) -> None:
         self._ttft.setdefault(endpoint, _LastMean()).add(now, seconds)

@@ -70,21 +70,21 @@ class CacheAware(Chooser):
     def __init__(
         self, settings: CacheAwareSettings, context: PluginContext, *, shared: bool = False
     ) -> None:
-        self._kept = settings
+        self._limits = settings
         self._shared = shared
         self._due = settings.eviction_interval_secs
         self._tree = PrefixTree()
         self._admitted = AdmittedPrompts(context, self._insert, self._tree.remove)
 
     def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
-        tree, most = self._tree, self._kept.max_tree_size
+        tree, most = self._tree, self._limits.max_tree_size
         if self._shared:
             most //= len(self._admitted)
         tree.insert(chain.hashes, chain.ends, endpoint)
         if tree.length(endpoint) > 2 * most:
             tree.evict(endpoint, most)
         if now >= self._due:
-            self._due = now + self._kept.eviction_interval_secs
+            self._due = now + self._limits.eviction_interval_secs
             for each in self._admitted:
                 tree.evict(each, most)
 
@@ -95,7 +95,7 @@ class CacheAware(Chooser):
             return None
         found = self._tree.match(chains[0].hashes)
         share = found.length / chains[0].size if found.length else 0.0
-        return found if share > self._kept.cache_threshold else None
+        return found if share > self._limits.cache_threshold else None
 
 
 class Gated(CacheAware):
@@ -112,7 +112,7 @@ class Gated(CacheAware):
     ) -> None:
         super().__init__(settings, context)
         self._settings = settings
-        self._choose_of = choose
+        self._of_match = choose
 
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         loads = loads_of(candidates)
@@ -122,7 +122,7 @@ class Gated(CacheAware):
         match = None if gated else self._match(candidates)
         if match is None:
             return (min(loads, key=loads.__getitem__),)
-        return (self._choose_of(match, loads),)
+        return (self._of_match(match, loads),)
 
 
 def _named(match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:

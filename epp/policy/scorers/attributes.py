@@ -5,16 +5,12 @@ from typing import Literal
 
 import msgspec
 
+from epp.model.endpoint import MULTICLUSTER_KV_USAGE, MULTICLUSTER_QUEUE_SIZE
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import TextAttributes, find_producer
-from epp.policy.attributes import (
-    MULTICLUSTER_KV_USAGE,
-    MULTICLUSTER_QUEUE_SIZE,
-    Attribute,
-    find_attribute,
-)
+from epp.policy.attributes import Attribute, find_attribute
 from epp.policy.plugins import Candidates, PluginContext, PluginParameters
-from epp.policy.scorers.load import lower_is_better, places
+from epp.policy.scorers.load import lower_is_better, normalized
 
 
 class FixedRange(PluginParameters, frozen=True):
@@ -55,7 +51,7 @@ class AttributeScale(PluginParameters, frozen=True):
         lower = self.type == "linear_lower_is_better"
         if fixed is None:
             return lower_is_better(values if lower else [-value for value in values])
-        shares = [min(1.0, max(0.0, each)) for each in places(values, fixed.min, fixed.max)]
+        shares = [min(1.0, max(0.0, each)) for each in normalized(values, fixed.min, fixed.max)]
         return [1.0 - share for share in shares] if lower else shares
 
 

@@ -46,12 +46,8 @@ class HeaderLabelAffinityScorer(PluginParameters, frozen=True):
         self, _: InferenceRequest, decision: Decision, served: Target | None
     ) -> Headers:
         """Return the label of the endpoint that served the request, for a later one to prefer."""
-        endpoint = decision.endpoint
-        target = None if served is None else decision.served_at(served)
-        if target is not None and endpoint.target != target:
-            others = (each.endpoint for each in decision.candidates)
-            endpoint = next((each for each in others if each.target == target), endpoint)
-        value = endpoint.labels.get(self.label_key) if self.stamp_response_header else None
+        labels = decision.served_endpoint(served).labels
+        value = labels.get(self.label_key) if self.stamp_response_header else None
         return ((self.header_name.lower(), value),) if value else ()
 
 

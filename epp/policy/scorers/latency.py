@@ -85,8 +85,8 @@ class _ByLatency(msgspec.Struct, frozen=True):
         ttft, tpot = self.parameters.ttft_weight, self.parameters.tpot_weight
         total = ttft + tpot
         alpha, beta = (ttft / total, tpot / total) if total > 0 else (1.0, 0.0)
-        by_ttft = _places([abs(each.ttft_headroom) for _, each in group])
-        by_tpot = _places([abs(each.tpot_headroom) for _, each in group])
+        by_ttft = _normalized([abs(each.ttft_headroom) for _, each in group])
+        by_tpot = _normalized([abs(each.tpot_headroom) for _, each in group])
         if by_ttft is None or by_tpot is None:
             combined = by_ttft or by_tpot or [0.5] * len(group)
         else:
@@ -135,7 +135,7 @@ def _least_late(late: Sequence[_Known]) -> Sequence[_Known]:
     return next(group for group in groups if group)
 
 
-def _places(values: Sequence[float]) -> list[float] | None:
+def _normalized(values: Sequence[float]) -> list[float] | None:
     """Return the places of values between the lowest and the highest, in 0..1; None: all equal."""
     low, span = min(values), max(values) - min(values)
     return [(value - low) / span for value in values] if span > _EPSILON else None

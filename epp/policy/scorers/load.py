@@ -26,10 +26,10 @@ def lower_is_better(values: Sequence[float]) -> list[float]:
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return [1.0] * len(values)
-    return places(values, high, low)
+    return normalized(values, high, low)
 
 
-def places(values: Sequence[float], start: float, end: float) -> list[float]:
+def normalized(values: Sequence[float], start: float, end: float) -> list[float]:
     """Return where values lie between two others, 0 at `start` and 1 at `end`, not bounded.
 
     All of them are finite; what lies between may be more than a float can hold.

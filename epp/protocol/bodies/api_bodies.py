@@ -37,8 +37,6 @@ class AnyBody(msgspec.Struct):
     """Whether the answer comes as a stream."""
     cache_salt: msgspec.Raw = ABSENT
     """A salt that separates its cached blocks from others (vLLM)."""
-    user: msgspec.Raw = ABSENT
-    """The end user."""
     max_tokens: msgspec.Raw = ABSENT
     """The limit on the tokens of an answer."""
     max_completion_tokens: msgspec.Raw = ABSENT

@@ -23,7 +23,6 @@ from epp.protocol.bodies.coercion import (
     n_of,
     salt_of,
     skips_reading,
-    text_of,
 )
 from epp.protocol.bodies.json_tokens import Path, Span, members
 from epp.protocol.bodies.parsed import UNREAD, Parsed
@@ -203,7 +202,6 @@ def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
         model,
         stream,
         salt,
-        user,
         total,
         completion,
         output,
@@ -228,7 +226,6 @@ def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
         max_tokens=limit_of(completion, total, output, sampled, new) if limited else None,
         n=n_of(n, samples) if n or samples else 1,
         cache_salt=salt_of(salt) if salt else "",
-        user=text_of(user) if user else "",
         multimodal=multimodal,
         skip_reading_prefix_cache=bool(logprobs) and skips_reading(api, *logprobs),
     )

@@ -7,9 +7,9 @@ body that `finish` declines is read as a whole at the end (`request_json.py`).
 Prompts = list[tuple[bytes, bool, list[int]]]
 """For each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
-_Values = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+_Values = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, tuple[bytes, ...], Prompts]
-"""The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `user`, `max_tokens`,
+"""The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `max_tokens`,
 `max_completion_tokens`, `max_output_tokens`, `n`, of `max_tokens`, `max_new_tokens` and `n` in
 `sampling_params`, and of `mm_hashes` and `mm_placeholders` in `features`, each empty if the body or
 the API does not have it; the arguments of `skips_reading` except the API, or nothing if the body

@@ -6,7 +6,6 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _MODEL
     _STREAM
     _CACHE_SALT
-    _USER
     _MAX_TOKENS
     _MAX_COMPLETION_TOKENS
     _MAX_OUTPUT_TOKENS
@@ -64,7 +63,7 @@ cdef enum:
     _IN_SOURCE = 8
 
 _BODY_KEYS = (
-    b"model", b"stream", b"cache_salt", b"user", b"max_tokens", b"max_completion_tokens",
+    b"model", b"stream", b"cache_salt", b"max_tokens", b"max_completion_tokens",
     b"max_output_tokens", b"n", b"prompt_logprobs", b"echo", b"logprobs", b"sampling_params",
     b"features", b"priority", b"chat_template", b"chat_template_kwargs", b"reasoning_effort",
     b"tools", b"system", b"instructions", b"documents", b"messages", b"prompt", b"input",

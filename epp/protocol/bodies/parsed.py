@@ -21,7 +21,6 @@ class Parsed(Value):
         max_tokens: int | None = None,
         cache_salt: str = "",
         n: int = 1,
-        user: str = "",
         multimodal: bool = False,
         skip_reading_prefix_cache: bool = False,
     ) -> None:
@@ -31,7 +30,6 @@ class Parsed(Value):
         self.max_tokens: Final = max_tokens
         self.cache_salt: Final = cache_salt
         self.n: Final = n
-        self.user: Final = user
         self.multimodal: Final = multimodal
         self.skip_reading_prefix_cache: Final = skip_reading_prefix_cache
 

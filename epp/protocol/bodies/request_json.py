@@ -43,7 +43,6 @@ from epp.protocol.bodies.coercion import (
     n_of,
     salt_of,
     skips_reading,
-    text_of,
 )
 from epp.protocol.bodies.content_blocks import (
     NO_THINKING,
@@ -125,7 +124,6 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         ),
         n=n_of(_value(parsed, "n"), _value(sampling, "n")),
         cache_salt=salt_of(_value(parsed, salt)),
-        user=text_of(_value(parsed, "user")),
         multimodal=any(prompt.multimodal for prompt in prompts),
         skip_reading_prefix_cache=skips_reading(
             api,

@@ -91,6 +91,14 @@ class RequestRecord:
         """Whether the answer is an error or a redirect: nothing was computed."""
         return self.denied or (self.status is not None and self.status >= REDIRECTION)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another endpoint than the preferred one served it, as the proxy reported."""
+        served, decision = self.served, self.decision
+        if served is None or decision is None:
+            return False
+        return decision.served_at(served) != decision.endpoint.target
+
     def end(self, outcome: Outcome, now: float, *, begun: bool) -> Event | None:
         """Complete the record; return the event that ends a routed request, None for any other.
 

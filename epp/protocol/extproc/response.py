@@ -100,10 +100,7 @@ _RESPONSES: Final = Api.RESPONSES
 
 @mypyc_attr(free_list_len=1)
 class Response:
-    """One response as it passes. Its facts go into `record`, events for the fleet to `observe`.
-
-    `header_sources` return more headers for the client.
-    """
+    """One response as it passes. Its facts go into `record`, events for the fleet to `observe`."""
 
     def __init__(self, record: RequestRecord, observe: Observe, settings: ExchangeSettings) -> None:
         self._record = record
@@ -113,7 +110,9 @@ class Response:
         self._usage_reader: UsageReader | None = None
         self._usage: Usage | None = None
         self._restorer: Restorer | None = None
-        self._opening = b""
+        self._opening = (
+            b""  # Responses API: the end of what came, b"\n" before anything; else empty
+        )
         self._id_reader: ResponseIdReader | None = None
         self._last = b""
 

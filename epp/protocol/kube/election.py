@@ -11,9 +11,10 @@ import msgspec
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of a Lease's `spec` (`coordination.k8s.io/v1`) that an election reads.
+    """The fields of a Lease's `spec` (`coordination.k8s.io/v1`) that an election compares.
 
-    `lease_duration_seconds` is in seconds, `renew_time` a MicroTime.
+    It reads the first two; a change of any shows that the holder is alive. `lease_duration_seconds`
+    is in seconds, `renew_time` a MicroTime.
     """
 
     holder_identity: str | None = None

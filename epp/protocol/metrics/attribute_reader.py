@@ -4,16 +4,12 @@ from collections.abc import Generator, Mapping, Sequence
 
 import msgspec
 
-from epp.model.endpoint import attribute_key
+from epp.model.endpoint import DCGM_EXTRACTOR, attribute_key
 from epp.protocol.metrics.metric_names import Metric
 from epp.protocol.metrics.page import Page
 
-DCGM_EXTRACTOR = "dcgm-extractor"
-"""The producer of `GPU_UTILIZATION`, under whatever name its extractor is configured."""
 GPU_UTILIZATION = attribute_key("GPUUtilization", DCGM_EXTRACTOR)
-MULTICLUSTER_KV_USAGE = "llm-d.ai/multicluster-kv-cache-utilization"
-MULTICLUSTER_QUEUE_SIZE = "llm-d.ai/multicluster-queue-size"
-"""Keys of `Load.attributes`, as llm-d-router has them: these two are of any producer."""
+"""A key of `Load.attributes` (llm-d-router)."""
 
 _POD = b"pod"
 

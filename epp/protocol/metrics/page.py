@@ -44,7 +44,7 @@ class MetricTable:
         """Add a sample, unless its labels are not the metric's."""
         metric = self.metric
         self.empty = False
-        if metric.where and any(pairs.get(label) != value for label, value in metric.where):
+        if metric.where and any(pairs.get(label) != wanted for label, wanted in metric.where):
             return
         # vLLM `cache_config_info`: a field without a value is the label value "None".
         text = pairs.get(metric.label, b"")

@@ -123,7 +123,7 @@ def _same_marks(
     chain: Chain, count: int, start: int, known: tuple[Chain, TokenOffsets] | None
 ) -> bool:
     """Whether the known prefix is cut into the same messages."""
-    if known is None or known[0].exact is not chain.exact:
+    if known is None:
         return False
     other = known[0].marks
     return bisect_right(other, start) == count and list(other[:count]) == list(chain.marks[:count])

@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from math import inf, log
 from typing import Final
-from zlib import crc32
 
-from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.endpoint import EndpointId
 from epp.protocol.replicas.chains import written_sizes
 
 BUCKETS: Final = 1024
@@ -91,12 +90,3 @@ def owner_of(endpoint: EndpointId, replicas: Collection[int]) -> int:
 def _weight(endpoint: EndpointId, replica: int) -> bytes:
     name = endpoint.encode(errors="surrogateescape")
     return blake2b(name, key=replica.to_bytes(8, "big"), digest_size=8).digest()
-
-
-def cache_epoch(endpoint: Endpoint, started_at: float | None) -> int:
-    """Return a number that distinguishes the starts of an endpoint's engine.
-
-    `started_at` is when its process started, as it reports.
-    """
-    uid, target, rank = endpoint.engine
-    return crc32(f"{uid} {target} {rank} {started_at}".encode(errors="surrogateescape"))

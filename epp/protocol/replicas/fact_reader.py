@@ -23,6 +23,7 @@ from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.request_events import (
     Aborted,
     Admitted,
+    Failure,
     Finished,
     FirstToken,
     Generated,
@@ -217,7 +218,12 @@ class FactReader:
                 self._answer(ChainQuery(unknown.tip, unknown.blocks))
             return ()
         request = InferenceRequest(
-            id=name, target_model=model, api=api, stream=stream, max_tokens=limit
+            id=name,
+            target_model=model,
+            api=api,
+            stream=stream,
+            max_tokens=limit,
+            skip_reading_prefix_cache=not all(each.lookup for each in chains),
         )
         if not peer.requests.admit(number, name):
             self.dropped[Dropped.REPEATED] += 1
@@ -329,15 +335,18 @@ def _finished(request: RequestId, fact: FinishedFact) -> Event:
     return Finished(request, usage, generated)
 
 
+def _aborted(request: RequestId, fact: AbortedFact) -> Event:
+    _number, generated, refused, failure, served, computed, busy = astuple(fact)
+    return Aborted(request, generated, refused, Failure.BUSY if busy else failure, served, computed)
+
+
 _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
     ServedFact: lambda request, fact: Served(request, Target(fact.target), retried=fact.retried),
     NamedFact: lambda request, fact: ResponseNamed(request, fact.response),
     FirstTokenFact: lambda request, _: FirstToken(request),
     GeneratedFact: lambda request, fact: Generated(request, fact.pieces),
     FinishedFact: _finished,
-    AbortedFact: lambda request, fact: Aborted(
-        request, fact.generated, fact.refused, fact.failure, fact.served, fact.computed
-    ),
+    AbortedFact: _aborted,
     UnobservedFact: lambda request, fact: Unobserved(request, fact.begun),
 }
 _READERS: Final[dict[type[Fact], Callable[[FactReader, Peer, Any], Any]]] = {

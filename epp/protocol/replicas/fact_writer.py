@@ -28,6 +28,7 @@ from epp.model.request_events import (
     Unobserved,
 )
 from epp.protocol.replicas.chains import KnownChains, write_prompt, written_words
+from epp.protocol.replicas.epochs import engine_epoch
 from epp.protocol.replicas.facts import (
     LARGEST,
     AbortedFact,
@@ -47,7 +48,6 @@ from epp.protocol.replicas.facts import (
     ReturnedFact,
     ServedFact,
     UnobservedFact,
-    epoch_of,
 )
 from epp.protocol.replicas.messages import write_message
 from epp.protocol.replicas.requests_of_peer import digest_of
@@ -203,15 +203,14 @@ class FactWriter:
         return self._numbers.pop(request, None)
 
     def engine(self, endpoint_id: EndpointId) -> tuple[Endpoint, int] | None:
-        """Return an endpoint and its epoch (`epoch_of`); None for an unknown one."""
+        """Return an endpoint and its epoch (`engine_epoch`); None for an unknown one."""
         endpoint = self._endpoint_of(endpoint_id)
         if endpoint is None:
-            self._epochs.pop(endpoint_id, None)
             return None
         known = self._epochs.get(endpoint_id)
         if known is None or known[0] is not endpoint:
             make_room(self._epochs, _MAX_EPOCHS)
-            known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
+            known = self._epochs[endpoint_id] = endpoint, engine_epoch(endpoint)
         return known
 
     def _admission(self, event: Admitted) -> AdmittedFact | None:
@@ -315,11 +314,16 @@ def _finished(number: int, event: Finished) -> AnyFact:
 
 
 def _aborted(number: int, event: Aborted) -> AnyFact:
-    # Versions before lack `BUSY`.
-    failure = None if event.failure is Failure.BUSY else event.failure
-    computed = None if event.computed is None else _bounded(event.computed)
-    generated = _bounded(event.generated)
-    return AbortedFact(number, generated, event.refused, failure, event.served, computed)
+    busy = event.failure is Failure.BUSY
+    return AbortedFact(
+        number,
+        _bounded(event.generated),
+        event.refused,
+        None if busy else event.failure,
+        event.served,
+        None if event.computed is None else _bounded(event.computed),
+        busy,
+    )
 
 
 _FACTS: Final[dict[type[Event], Callable[[int, Any], AnyFact]]] = {

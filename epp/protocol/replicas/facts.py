@@ -7,13 +7,12 @@ other. A request is named by a number that the writer gave it; its id is sent on
 
 from collections.abc import Sequence
 from typing import Annotated, Final
-from zlib import crc32
 
 import msgspec
 
-from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.endpoint import EndpointId, EngineId
 from epp.model.events import EjectionReason
-from epp.model.learning.stored_responses import MOST, Engine
+from epp.model.learning.stored_responses import MOST
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
 from epp.model.request_events import Failure
@@ -38,7 +37,7 @@ Share = Annotated[float, msgspec.Meta(ge=0.01, le=1e4)]
 Factor = Annotated[float, msgspec.Meta(ge=-300, le=300)]
 """The logarithm of a factor."""
 Fit = tuple[tuple[Share, Share, Share], tuple[Amounts, Amounts, Amounts], Amounts, Amounts, Number]
-"""`FitState`, as the four below, within what the models compute with."""
+"""`FitState`. This and the four below are the model's states, with bounds on each number."""
 Slow = tuple[
     Annotated[float, msgspec.Meta(ge=-4.7, le=4.7)],
     Annotated[float, msgspec.Meta(ge=0, le=12)],
@@ -102,7 +101,7 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     endpoint: str
     """The endpoint's id."""
     epoch: Number
-    """Which engine had that name (`epoch_of`)."""
+    """Which engine had that name (`engine_epoch`)."""
     model: str
     """The target model."""
     api: Api
@@ -150,6 +149,8 @@ class AbortedFact(RequestFact, frozen=True, array_like=True, tag=5):
     failure: Failure | None = None
     served: bool = False
     computed: Number | None = None
+    busy: bool = False
+    """`failure` is `Failure.BUSY`, which earlier versions do not know."""
 
 
 class UnobservedFact(RequestFact, frozen=True, array_like=True, tag=6):
@@ -259,11 +260,11 @@ class LeavingFact(Fact, frozen=True, array_like=True, tag=27):
 class DigestFact(Fact, frozen=True, array_like=True, tag=30):
     """What the owner of an endpoint believes its cache to hold, as sums of buckets.
 
-    In all facts about caches, `epoch` distinguishes the starts of its engine.
+    In all facts about caches, `cache_epoch` distinguishes the starts of its engine.
     """
 
     endpoint: str
-    epoch: Number
+    cache_epoch: Number
     sums: bytes
 
 
@@ -271,7 +272,7 @@ class BucketsQuery(Fact, frozen=True, array_like=True, tag=31):
     """Asks for what these buckets of an endpoint's cache hold."""
 
     endpoint: str
-    epoch: Number
+    cache_epoch: Number
     buckets: list[Number]
     added: bool = False
     """Whether the asker adds them to what it holds in these buckets."""
@@ -284,7 +285,7 @@ class BucketsReply(Fact, frozen=True, array_like=True, tag=32):
     """
 
     endpoint: str
-    epoch: Number
+    cache_epoch: Number
     buckets: list[Number]
     hashes: bytes
     sizes: bytes
@@ -301,7 +302,7 @@ class ContentsReply(Fact, frozen=True, array_like=True, tag=34):
     """What an endpoint's cache holds; `left` of `endpoints` (0: unsaid) follow in the snapshot."""
 
     endpoint: str
-    epoch: Number
+    cache_epoch: Number
     hashes: bytes
     sizes: bytes
     closed: bool
@@ -326,7 +327,7 @@ class LearnedReply(Fact, frozen=True, array_like=True, tag=36):
 class StoredReply(Fact, frozen=True, array_like=True, tag=38):
     """Which engines have which responses (`ResponsesCopied`), before a snapshot."""
 
-    engines: Annotated[Sequence[Engine], msgspec.Meta(max_length=MOST)]
+    engines: Annotated[Sequence[EngineId], msgspec.Meta(max_length=MOST)]
     keys: bytes
     """Hashes of the responses' ids, 8 bytes each."""
     places: bytes
@@ -392,9 +393,3 @@ AnyFact = (
     | CopyFact
     | WaitingFact
 )
-
-
-def epoch_of(endpoint: Endpoint) -> int:
-    """Return a number that distinguishes the engines that have an endpoint's name in turn."""
-    uid, target, rank = endpoint.engine
-    return crc32(f"{uid} {target} {rank}".encode(errors="surrogateescape"))

@@ -199,10 +199,10 @@ def _mean(path: Path, earlier: Mapping[str, float], later: Mapping[str, float]) 
         max(1.0, running),
         prompt + (0.0 if math.isnan(generated) else generated / 2),
     )
-    times = [each for each in (found.prefill, found.between) if not math.isnan(each)]
+    times = [found.prefill] if math.isnan(found.between) else [found.prefill, found.between]
     lengths = (found.uncached, found.cached, found.context)
     if not (
-        all(_MIN_SECONDS <= each <= _MAX_SECONDS for each in (found.prefill, *times))
+        all(_MIN_SECONDS <= each <= _MAX_SECONDS for each in times)
         and all(0 <= each <= MAX_TOKENS for each in lengths)
         and found.running <= _MAX_RUNNING
     ):

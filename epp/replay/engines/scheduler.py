@@ -276,17 +276,17 @@ class BatchScheduler:
         full = len(self.running) >= self.limits.max_num_seqs
         if not self.waiting or full or not self.limits.enable_prefix_caching:
             return False
-        # It did not fit, and free blocks only get fewer. But it needs fewer itself where those
-        # that run generate what it begins with.
         head = next(filter(self._has_slot, self.waiting), None)
         if head is None:
             return False
+        # The head did not fit, and free blocks only get fewer. But it needs fewer itself if a
+        # running request generates what it begins with.
         begins, lookup = self.keys(head), (head.prompt_tokens + head.generated - 1) // self._size
-        return any(
-            at < min(lookup, len(job.keys)) and job.keys[at] == begins[at]
-            for job in self.running
-            for at in (job.lease.tokens // self._size,)
-        )
+        for job in self.running:
+            at = job.lease.tokens // self._size
+            if at < min(lookup, len(job.keys)) and job.keys[at] == begins[at]:
+                return True
+        return False
 
     def _room_for(self, steps: int) -> bool:
         """Return whether there are free blocks for this many more steps."""

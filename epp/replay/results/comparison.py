@@ -77,7 +77,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: int
     """How many endpoints: each rank of a pod is one."""
     load: float
-    """Requests a second, or a factor on the trace's."""
+    """Copies of the traffic; in the study, a share of what the fleet can serve."""
     seconds: float
     """Virtual time after the warm-up, on average."""
     standings: Mapping[str, PolicyResult]

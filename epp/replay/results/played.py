@@ -35,9 +35,9 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     """The name of the traffic, on an axis of a sweep."""
     load: float = 1.0
-    """Requests a second, or a factor on the trace's."""
+    """Copies of the traffic; in the study, a share of what the fleet can serve."""
     traffic: str = ""
-    """What was sent; the same if the name is. Empty: unknown."""
+    """A digest of what was sent (`sweep.fingerprint`), equal for equal traffic. Empty: unknown."""
     fault: str = ""
     """The first error of a plug-in; empty: there was none."""
 

@@ -132,7 +132,7 @@ def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
     """Yield ratios to the baseline, over all cells and in each of them."""
     policies, cells = comparison.policies, comparison.cells
     yield f"{len(cells)} cells, ratios to {comparison.baseline}; geometric means"
-    columns = [
+    measured = [
         Column(
             BY_NAME[name].label,
             tuple(format_ratio(comparison.overall[policy][name]) for policy in policies),
@@ -143,7 +143,7 @@ def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
         Column(name, tuple(f"{_total(comparison, policy, name):,.0f}" for policy in policies))
         for name in NOT_SERVED
     ]
-    yield from _blocks(policies, columns, statuses, screen)
+    yield from _blocks(policies, measured, statuses, screen)
     for name in (LEADING, "goodput_share"):
         yield f"{BY_NAME[name].label}, in each cell"
         by_policy = [

@@ -105,9 +105,10 @@ class SimulatedPicker:
 
     def _refused(self, error: BaseException) -> RequestError:
         """Return the error with which a request is refused."""
-        if isinstance(error, PickerFault) or not isinstance(error, RequestError):
+        refusal = error if isinstance(error, RequestError) else PickerFault("a plug-in failed")
+        if isinstance(refusal, PickerFault):
             self._failed("", error)
-        return error if isinstance(error, RequestError) else PickerFault("a plug-in failed")
+        return refusal
 
     def _failed(self, _name: str, error: BaseException) -> None:
         """Record the first error of a plug-in. Raises it if it cannot be a user's."""
@@ -179,7 +180,10 @@ class SimulatedPicker:
 
 
 def _flow(policy: Policy, settings: Settings) -> FlowSettings:
-    """Return when requests wait: by the file if its gate is on, for room if the policy has it."""
+    """Return the settings of flow control: the file's if its gate is on or the policy has none.
+
+    Otherwise they are the policy's. Requests wait for room only if the policy says so.
+    """
     holds = policy.flow is not None and policy.flow.holds
     if policy.flow is None or settings.flow.gate is not None:
         return replace(settings.flow, holds=holds)

@@ -195,11 +195,10 @@ class Simulation:
         visit = Visit(number, call, self.now, picker, self._infinite.admit(call), self.now)
         if self._interval < _IDLE_SECONDS:
             self._refresh()
-        tokens = tokens_in(call.prompt)
-        if self._tokens_under_way + tokens > MAX_TOKENS_UNDER_WAY:
+        self._tokens_under_way += tokens_in(call.prompt)
+        if self._tokens_under_way > MAX_TOKENS_UNDER_WAY:
             self._over(visit, CallStatus.REFUSED, reason=_TOO_MUCH)
             return
-        self._tokens_under_way += tokens
         self._undecided[number] = visit
         picker.route(request_of(visit), partial(self._routed, visit))
 
@@ -208,7 +207,6 @@ class Simulation:
         call, number, picker = visit.call, visit.number, visit.picker
         del self._undecided[number]
         if isinstance(outcome, RequestError):
-            self._tokens_under_way -= tokens_in(call.prompt)
             self._over(visit, CallStatus.REFUSED, reason=outcome.reason)
             return
         if isinstance(outcome, BaseException):
@@ -290,8 +288,7 @@ class Simulation:
     ) -> None:
         """Record the outcome of a call, and continue its conversation."""
         self._settle(visit, status, job, reason)
-        if visit.decision is not None:
-            self._tokens_under_way -= tokens_in(visit.call.prompt)
+        self._tokens_under_way -= tokens_in(visit.call.prompt)
         self._left -= 1
         for number in self._followers.pop(visit.number, ()):
             call = self._trace.calls[number]

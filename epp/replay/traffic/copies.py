@@ -36,7 +36,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
     shift = _shift(trace)
     sessions = 1 + max((call.session for call in trace.calls), default=0)
     draw = random.Random(f"copies {seed}")
-    begun: list[int] = []  # for each call, the one with which what it goes on with began
+    begun: list[int] = []  # for each call, the first of its conversation, or user in a closed loop
     places: dict[int, float] = {}
     shifts: dict[tuple[int, int], float] = {}
     made, budget = list[Call](), Budget(f"{copies:g} copies of {trace.name}")

@@ -3,9 +3,13 @@
 import json
 import stat
 import sys
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from kubernetes.aio.config import incluster_config
+from structlog.testing import capture_logs
 
 from epp.adapters.kube.access import goes_direct, load
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
@@ -112,6 +116,25 @@ async def test_a_pod_is_its_service_account_whose_token_is_rotated(api, tmp_path
     assert users == ["system:serviceaccount:default:epp", "rotated"]
 
 
+async def test_a_token_file_that_is_gone_is_reported_once_and_the_last_token_serves(
+    api, tmp_path, monkeypatch
+):
+    at_once = SimpleNamespace(datetime=datetime, timedelta=lambda **_: timedelta())
+    monkeypatch.setattr(incluster_config, "datetime", at_once)  # it is read for each request
+    token = api.token("pod", READS)
+    environ = api.in_cluster(tmp_path, token)
+    connection = ApiConnection(KubeAccess(environ=environ, service_account=tmp_path))
+    await connection.open()
+    with capture_logs() as logs:
+        for text in (None, None, token, None):
+            (tmp_path / "token").unlink(missing_ok=True)
+            if text is not None:
+                (tmp_path / "token").write_text(text)
+            await connection.request("GET", PATH, seconds=5)
+    await connection.close()
+    assert [each["event"] for each in logs] == ["kube.token_unreadable"] * 2
+
+
 async def test_a_kubeconfig_that_is_named_wins_over_the_service_account(api, tmp_path):
     environ = api.in_cluster(tmp_path, api.token("pod", READS))
     path = api.kubeconfig(tmp_path / "config", user={"token": api.token("me", READS)})
@@ -176,14 +199,20 @@ async def test_a_server_that_is_not_there(api, tmp_path):
     await api.up()
 
 
+CONTEXT = """
+current-context: a
+contexts: [{name: a, context: {cluster: b, user: c}}]
+users: [{name: c, user: {token: t}}]
+"""
 BROKEN = [
     ("clusters: [", "no access to a Kubernetes API"),
     ("", "no access to a Kubernetes API"),
     ("[]", "no access to a Kubernetes API"),
     ("apiVersion: v1\nkind: Config\n", "Expected key current-context"),
-    (
-        "current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\nclusters: []",
-        "no access to a Kubernetes API",
+    (f"{CONTEXT}clusters: []", "no access to a Kubernetes API"),
+    *(
+        (f"{CONTEXT}clusters: [{{name: b, cluster: {{server: '{server}'}}}}]", "API: .*URL")
+        for server in ("10.0.0.1:6443", "localhost:8080", "https://", "https://[fd00::1:6443")
     ),
 ]
 
@@ -198,7 +227,11 @@ async def test_a_kubeconfig_that_cannot_be_used(text, said, tmp_path):
 async def test_no_way_to_an_api_server(tmp_path):
     with pytest.raises(ConfigError, match="not in a pod, and there is no kubeconfig at /nowhere"):
         await load(named("/nowhere"))
+    with pytest.raises(ConfigError, match="no access to a Kubernetes API"):
+        await load(named("~nobody.here/config"))
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(ConfigError, match="API: there is no kubeconfig at /nowhere"):
+        await load(KubeAccess(kubeconfig="/nowhere", environ=environ))
     with pytest.raises(ConfigError, match="token file does not exist"):
         await load(KubeAccess(environ=environ, service_account=tmp_path))
 

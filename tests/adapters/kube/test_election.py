@@ -148,8 +148,22 @@ async def test_a_release_that_fails_is_tried_again(code, api, connection):
             api.patch("Lease", NAME, {"metadata": {"labels": {"mine": "1"}}})
         else:
             api.fail(faults.internal(), verb="update", resource="leases", times=2)
-        await a.election.release()
+        with capture_logs() as logs:
+            await a.election.release()
         assert lease(api)["holderIdentity"] == ""
+    assert "lease.not_released" not in [each["event"] for each in logs]
+
+
+async def test_a_lease_that_is_gone_is_not_made_again_to_be_released(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        await renewed(api)
+        api.delete("Lease", NAME)
+        with capture_logs() as logs:
+            await a.election.release()
+            await asyncio.wait_for(a.election.handed_over(), 5)
+    assert "lease.not_released" not in [each["event"] for each in logs]
+    assert [ask.verb for ask in api.requests].count("create") == 1
 
 
 @pytest.mark.parametrize("fault", [None, faults.internal(), faults.dropped()])

@@ -6,6 +6,7 @@ import pytest
 from epp.protocol.kube.resources import Selection, pools
 from tests.adapters.kube.rig import POOLS, QUICK, following, pod, watched
 from tests.kubeapi import faults
+from tests.kubeapi.answers import Answer
 from tests.kubeapi.status import GroupResource, not_found
 from tests.protocol.kube.objects import pool
 
@@ -134,15 +135,20 @@ async def test_a_kind_that_is_uninstalled_has_no_objects(api, connection):
         await seen.until(lambda: not seen.names)
 
 
-async def test_a_single_404_removes_nothing(api, connection):
+@pytest.mark.parametrize(
+    "between", [faults.unavailable(), faults.answering(Answer(body=b"[]"))], ids=["503", "no list"]
+)
+async def test_a_single_404_removes_nothing(between, api, connection):
+    """Nor do two of them, if the API server that starts fails in another way in between."""
     api.put(pool())
     async with following(connection, pools("default")) as seen:
         await watched(api, "inferencepools")
         missing = faults.failing(not_found(GroupResource("", "inferencepools"), ""))
         before = len(api.requests)
-        api.fail(missing, resource="inferencepools")
+        for fault in (missing, between, missing):
+            api.fail(fault, resource="inferencepools")
         api.drop_watches()
-        await watched(api, "inferencepools", after=before + 2)
+        await watched(api, "inferencepools", after=before + 4)
         assert (seen.names, seen.removed) == ({"pool"}, [])
 
 

@@ -212,6 +212,16 @@ async def test_an_object_that_the_sink_cannot_take_costs_itself_alone(api, conne
     assert (line["object"], line["why"]) == ("b", "KeyError('b')")
 
 
+async def test_watches_that_end_as_soon_as_they_begin_are_a_failure(api, connection, logs):
+    api.fail(faults.answering(Answer()), verb="watch", resource="pods", times=3)
+    async with following(connection) as seen:
+        await seen.until(lambda: seen.lists)
+        api.put(pod("a"))
+        await seen.until(lambda: "a" in seen.names)
+    (said,) = events(logs, "kube.disconnected")
+    assert "the watch ended as soon as it began" in said["error"]
+
+
 async def test_versions_that_are_always_too_old_are_asked_for_ever_more_rarely(api, connection):
     api.fail(faults.gone(), verb="watch", resource="pods", times=None)
     settings = msgspec.structs.replace(QUICK, min_backoff=0.02, max_backoff=10.0)
@@ -332,6 +342,22 @@ async def test_a_token_that_is_not_accepted_any_more_is_read_again(api, tmp_path
         await seen.until(lambda: "a" in seen.names)
     assert len(events(logs, "kube.credentials_renewed")) == 1
     assert seen.lists == 1
+
+
+async def test_credentials_that_cannot_be_read_again_are_reported_once(api, tmp_path, logs):
+    token = api.token("epp", [RULE])
+    async with connected(api, tmp_path, token=token) as connection, following(connection) as seen:
+        await watched(api)
+        api.revoke(token)
+        (tmp_path / "kubeconfig").write_text("[")
+        before = len(api.requests)
+        api.drop_watches()
+        await watched(api, after=before + 10)
+        api.kubeconfig(tmp_path / "kubeconfig", user={"token": api.token("epp", [RULE])})
+        api.put(pod("a"))
+        await seen.until(lambda: "a" in seen.names)
+    about = ["kube.credentials_unreadable", "kube.credentials_renewed"]
+    assert [each["event"] for each in events(logs, *about)] == about
 
 
 async def test_many_refusals_renew_credentials_once(api, tmp_path, logs):

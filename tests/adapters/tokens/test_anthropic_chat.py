@@ -15,6 +15,7 @@ CALL = {"type": "tool_use", "id": "t1", "name": "clock", "input": {"zone": "é"}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
 LINK = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+FOUND = {"type": "tool_reference", "name": "clock"}
 
 
 def text(words):
@@ -72,6 +73,33 @@ CASES = [
         id="a call",
     ),
     pytest.param(
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "t1"}]}],
+        [
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "t1", "type": "function", "function": {"name": "", "arguments": "{}"}}
+                ],
+            }
+        ],
+        id="nothing but a call",
+    ),
+    pytest.param(
+        [{"role": "assistant", "content": [result("nine"), IMAGE]}],
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "Tool result: nine"}, PICTURE],
+            }
+        ],
+        id="a result of the assistant's own",
+    ),
+    pytest.param(
+        [{"role": "assistant", "content": [{"type": "tool_result"}]}],
+        [{"role": "assistant", "content": "Tool result: "}],
+        id="an empty one",
+    ),
+    pytest.param(
         [{"role": "assistant", "content": [{"type": "thinking", "thinking": ""}, text("look")]}],
         [{"role": "assistant", "reasoning": "", "content": "look"}],
         id="thinking that is not shown",
@@ -96,6 +124,22 @@ CASES = [
             {"role": "user", "content": [PICTURE]},
         ],
         id="a result with an image",
+    ),
+    pytest.param(
+        [user({"type": "tool_result"}), user(IMAGE)],
+        [
+            {"role": "tool", "tool_call_id": "", "content": ""},
+            {"role": "user", "content": [PICTURE]},
+        ],
+        id="a result of nothing, and an image alone",
+    ),
+    pytest.param(
+        [user(result([{}, FOUND, FOUND | {"tool_name": "map"}, {"type": "tool_reference"}]))],
+        [
+            {"role": "tool", "tool_call_id": "t1", "content": ""},
+            {"role": "tool", "tool_call_id": "t1", "content": [FOUND, FOUND | {"name": "map"}]},
+        ],
+        id="references to tools",
     ),
     pytest.param(
         [user({"type": "redacted_thinking", "data": "x"}, text("hi"))],
@@ -243,11 +287,14 @@ ADD, REMOVE, CLOCK = "tool_addition", "tool_removal", {"type": "tool_reference",
             [function(strict=True)],
         ),
         ([tool()], [changed(REMOVE, **CLOCK)], []),
+        ([tool()], [changed(REMOVE, **CLOCK), changed("text")], []),
+        ([tool()], [changed(REMOVE, **CLOCK) | {"role": "user"}], [function()]),
+        (None, [], None),
     ],
 )
 def test_tools_are_those_at_the_end_of_a_conversation(tools, turns, left):
     made = chat_of({"messages": turns, "tools": tools}, NEWER)
-    assert (made["messages"], made["tools"]) == ([], left)
+    assert (made["messages"], made.get("tools")) == ([], left)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from bisect import bisect_left
 
 import pytest
 from hypothesis import given, settings
@@ -193,6 +194,28 @@ async def test_text_stays_text_for_a_cause(local, asked, cause):
     assert local.counts == {cause: 2}
 
 
+async def test_json_that_can_just_be_read_stays_text(local):
+    """It may be nested too deep to be written again, in a stack of any depth."""
+
+    def nested(depth: int) -> InferenceRequest:
+        call = b'{"type":"tool_use","id":"1","input":' + b"[" * depth + b"]" * depth + b"}"
+        body = b'{"messages":[{"role":"assistant","content":[' + call + b"]}]}"
+        return InferenceRequest(
+            id=RequestId("d"), api=Api.MESSAGES, prompts=(Prompt(b"x"),), body=body
+        )
+
+    def refused(depth: int) -> bool:
+        local.counts.clear()
+        local.ready(nested(depth))
+        return bool(local.counts)
+
+    deepest = bisect_left(range(50_000), True, key=refused)
+    for depth in range(deepest - 5, deepest + 150):
+        local.ready(nested(depth))
+        await local.tokenize(nested(depth))
+    assert local.counts.keys() <= {FallbackCause.MALFORMED}
+
+
 async def test_messages_may_have_an_empty_list_of_tools(local):
     turns = [{"role": "user", "content": "x"}]
     (prompt,) = at_once(local, bodies.asked(Api.MESSAGES, messages=turns, tools=[]))
@@ -320,6 +343,26 @@ async def test_a_cancelled_request_harms_no_other(limited, folder):
     (prompt,) = await stays
     assert prompt.data == whole(folder, second)
     assert gone.cancelled()
+
+
+async def test_a_text_that_cannot_be_encoded_costs_its_own_request_alone(tmp_path):
+    """A call's arguments may end within a character: half a surrogate pair is no UTF-8."""
+    printed = (
+        "<|im_start|>{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}"
+    )
+    template = f"{{% for m in messages %}}{printed}<|im_end|>{{% endfor %}}"
+    tokenizer = LocalTokenizer(
+        read_folder(write(tmp_path / "m", split_then_bytes(), template)), PATIENT
+    )
+    function = {"name": "f", "arguments": r'{"x": "\ud83d"}'}
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+    said = {"role": "user", "content": LONG}
+    asked = [bodies.asked(Api.CHAT, messages=[said, call]), chat(LONG, "hello")]
+    assert [tokenizer.ready(each) for each in asked] == [None, None]
+    found = await asyncio.gather(*map(tokenizer.tokenize, asked))
+    assert [prompt.exact for (prompt,) in found] == [False, True]
+    assert tokenizer.counts == {FallbackCause.FAILED: 1}
+    await tokenizer.close()
 
 
 async def test_the_loop_runs_while_a_long_text_is_encoded(limited):

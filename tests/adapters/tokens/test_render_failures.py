@@ -34,6 +34,7 @@ UNLIKE_PROMPTS = (
     b'{"token_ids":[1],"more":' + DEEP,
     b'{"token_ids":[1],"features":{"mm_hashes":{"\xff":["\xff"]}}}',
     b'{"token_ids":[' + b"1," * (5 << 20) + b"1]}",
+    b'{"token_ids":[1]}' + b" " * (1 << 20),
     *({"token_ids": [each]} for each in (99999999999999999999, 1 << 40, -1, 1.5)),
     *({"token_ids": "no"}, []),
     featured(mm_hashes={"image": ["a"]}, mm_placeholders={"image": at(9)}),
@@ -78,12 +79,15 @@ async def test_fewer_prompts_than_were_sent(server, ask):
 
 @pytest.mark.parametrize("media", [False, True])
 async def test_a_server_that_does_not_answer_in_time(server, ask, media):
+    """Text that is late has others wait, but not media, which come from other servers."""
     server.answers[CHAT] = (200, asyncio.Event())
     limits = {"timeout": 30, "media_timeout": 0.01} if media else {"timeout": 0.01}
-    tokenizer = ask(server, **limits)
+    tokenizer = ask(server, now=Clock(), **limits)
     asked = chat(image("a") if media else "hello")
-    assert await prompts_of(tokenizer, asked) is asked.prompts
-    assert tokenizer.counts == {FallbackCause.SLOW: 1}
+    for _ in range(2):
+        assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {FallbackCause.SLOW: 2}
+    assert (tokenizer.ready(asked) is None) == media
 
 
 async def test_an_unreachable_server_is_retried_after_a_pause(ask):
@@ -104,22 +108,15 @@ async def test_an_unreachable_server_is_retried_after_a_pause(ask):
 
 
 @pytest.mark.parametrize(("status", "pauses"), [(500, 0), (501, 0), (504, 0), (502, 1), (503, 1)])
-async def test_only_a_server_that_is_not_there_has_others_wait(server, ask, status, pauses):
+@pytest.mark.parametrize("said", ["hello", image("a")], ids=["text", "media"])
+async def test_only_a_server_that_is_not_there_has_others_wait(server, ask, status, pauses, said):
     server.answers[CHAT] = (status, REFUSAL)
     clock = Clock()
-    tokenizer, asked = ask(server, now=clock), chat("hello")
+    tokenizer, asked = ask(server, now=clock), chat(said)
     for _ in range(3):
         await prompts_of(tokenizer, asked)
         clock.now += 0.1
     assert len(server.heard) == 3 - pauses
-
-
-async def test_media_that_are_slow_have_no_others_wait(server, ask):
-    server.answers[CHAT] = (200, asyncio.Event())
-    tokenizer = ask(server, media_timeout=0.01)
-    for _ in range(3):
-        await prompts_of(tokenizer, chat(image("a")))
-    assert tokenizer.ready(chat("hello")) is None
 
 
 async def test_requests_that_fail_together_are_one_failure(server, ask):

@@ -61,14 +61,17 @@ async def test_servers_take_turns(pool):
     await tokenizer.close()
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503], ids=lambda status: f"status {status}")
-async def test_another_server_is_asked_for_one_that_could_not_answer(pool, status):
+@pytest.mark.parametrize(
+    ("status", "turns"), [(408, 4), (429, 4), (500, 4), (502, 2), (503, 2)], ids=str
+)
+async def test_another_server_is_asked_for_one_that_could_not_answer(pool, status, turns):
+    """One that is not there loses its turns for a while."""
     broken, whole = pool
     broken.answers[CHAT] = (status, b"")
-    tokenizer = tokenizing(pool)
-    for _ in range(4):
+    tokenizer = tokenizing(pool, Clock())
+    for _ in range(8):
         assert await asked_of(tokenizer) == [1]
-    assert len(whole.heard) == 4
+    assert [len(each.heard) for each in (broken, whole)] == [turns, 8]
     assert tokenizer.counts == {}
     await tokenizer.close()
 
@@ -109,6 +112,9 @@ async def test_each_server_has_its_own_endpoints(pool):
     older.answers[TOKENIZE] = (200, {"tokens": [2]})
     tokenizer = tokenizing(pool)
     assert [await asked_of(tokenizer) for _ in range(4)] == [[2], [1], [2], [1]]
+    tokenizer.add("pod-2", newer.url)  # what is known of the others stays
+    assert await asked_of(tokenizer) == [2]
+    assert [path for path, _ in older.heard] == [CHAT, *[TOKENIZE] * 3]
     assert [path for path, _ in newer.heard] == [CHAT, CHAT]
     await tokenizer.close()
 
@@ -186,7 +192,7 @@ def test_what_asks_for_one_token(body, expected):
     assert ask_for_one_token(body) == (body if expected is None else expected)
 
 
-async def test_servers_over_tls_are_verified(tmp_path):
+async def test_servers_over_tls_are_verified(tmp_path, monkeypatch):
     key, cert = self_signed("EC")
     (tmp_path / "both.pem").write_bytes(key + cert)
     (tmp_path / "ca.pem").write_bytes(cert)
@@ -194,9 +200,11 @@ async def test_servers_over_tls_are_verified(tmp_path):
     context.load_cert_chain(tmp_path / "both.pem")
     trusting = client_tls(ClientTlsSettings(verify=True, authorities=str(tmp_path / "ca.pem")))
     careless = client_tls(ClientTlsSettings())
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))  # as the system's authorities
+    system = client_tls(ClientTlsSettings(verify=True))
     async with serving(tls=context) as server:
         server.answers[CHAT] = TOKENS
-        for tls, found in ((trusting, [1]), (careless, [1]), (None, None)):
+        for tls, found in ((trusting, [1]), (careless, [1]), (system, [1]), (None, None)):
             tokenizer = tokenizing([server], tls=tls)
             assert await asked_of(tokenizer) == found
             await tokenizer.close()

@@ -70,7 +70,8 @@ def pictured(body):
         "mm_hashes": {"image": [name]},
         "mm_placeholders": {"image": [{"offset": 1, "length": 3}]},
     }
-    return 200, {"token_ids": [5, 9, 9, 9, 6], "features": features}
+    long = "x" * (1 << 20)  # as no response to text may be
+    return 200, {"token_ids": [5, 9, 9, 9, 6], "features": features, "more": long}
 
 
 async def test_media_are_identified_by_their_hash(server, ask):

@@ -26,13 +26,13 @@ from tests.adapters.tokens.rendering import (
 async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, missing):
     server.answers[CHAT] = server.answers[COMPLETIONS] = missing
     server.answers[TOKENIZE] = (200, {"tokens": [1, 2], "count": 2})
-    tokenizer = ask(server)
+    tokenizer = ask(server, model="base")
     fields = {"add_generation_prompt": False, "chat_template_kwargs": {"a": 1}, "temperature": 1}
     asked = chat("hello", **fields)
     with capture_logs() as logs:
         (prompt,) = await prompts_of(tokenizer, asked)
         assert ids(prompt) == [1, 2]
-        want = json.loads(asked.body)
+        want = json.loads(asked.body) | {"model": "base"}
         del want["temperature"]
         assert server.heard[-1] == (TOKENIZE, want)
         await prompts_of(tokenizer, chat("hello"))
@@ -41,8 +41,10 @@ async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, missing
 
     prompts = await prompts_of(tokenizer, completions(["a", [7]], add_special_tokens=False))
     assert [ids(prompt) for prompt in prompts] == [[1, 2], [7]]
-    asked_last = {"model": "tiny", "prompt": "a", "add_special_tokens": False}
+    asked_last = {"model": "base", "prompt": "a", "add_special_tokens": False}
     assert server.heard[-1] == (TOKENIZE, asked_last)
+    (prompt,) = await prompts_of(tokenizer, completions("hello"))
+    assert ids(prompt) == [1, 2]
 
 
 ONE, TWO = {"a": 1}, {"enable_thinking": False, "reasoning_effort": "high"}
@@ -71,7 +73,12 @@ async def test_tokenize_is_told_all_that_a_template_is_given(server, ask, fields
     assert server.heard[-1] == (TOKENIZE, want | {"messages": json.loads(asked.body)["messages"]})
 
 
-@pytest.mark.parametrize("sent", [{"reasoning_content": "so"}, {"reasoning": "so"}, {}], ids=str)
+SAID = {"reasoning": "so"}
+
+
+@pytest.mark.parametrize(
+    "sent", [{"reasoning_content": "so"}, SAID, SAID | {"reasoning_content": "not"}, {}], ids=str
+)
 async def test_tokenize_is_told_of_reasoning_by_the_name_it_knows(server, ask, sent):
     server.answers[TOKENIZE] = (200, {"tokens": [1, 2]})
     turn = {"role": "assistant", "content": "yes"} | sent
@@ -126,9 +133,14 @@ async def test_a_server_with_neither_is_tried_again(server, ask):
     server.answers[CHAT] = server.answers[TOKENIZE] = NOT_FOUND
     clock = Clock()
     tokenizer, asked = ask(server, now=clock), chat("hello")
-    for _ in range(5):
-        assert await prompts_of(tokenizer, asked) is asked.prompts
-    assert [path for path, _ in server.heard] == [CHAT, TOKENIZE]
+    with capture_logs() as logs:
+        for _ in range(2):
+            clock.now += 30
+            for _ in range(5):
+                assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert [path for path, _ in server.heard] == [CHAT, TOKENIZE] * 2
+    events = ["tokens.no_render_endpoint", "tokens.text_instead"]
+    assert [each["event"] for each in logs] == events
     server.answers[CHAT] = (200, {"token_ids": [1]})
     clock.now += 30
     (prompt,) = await prompts_of(tokenizer, asked)

@@ -31,7 +31,7 @@ class IndexBesidePools(RuleBasedStateMachine):
         super().__init__()
         self.index = PrefixIndex()
         self.pools = [pools_of(14, 1), pools_of(30, 1)]
-        self.slots = [[self.index.open() for _ in pools] for pools in self.pools]
+        self.slots = [[self.index.add_slot() for _ in pools] for pools in self.pools]
 
     @rule(target=leases, which=WHICH, path=paths)
     def allocate(self, which, path):
@@ -64,9 +64,9 @@ class IndexBesidePools(RuleBasedStateMachine):
     def restart(self, which):
         self.mirror(which)
         for pool, slot in zip(self.pools[which], self.slots[which], strict=True):
-            self.index.close(slot, pool.hashes())
+            self.index.remove_slot(slot, pool.hashes())
         self.pools[which] = pools_of(14, 1)
-        self.slots[which] = [self.index.open() for _ in self.pools[which]]
+        self.slots[which] = [self.index.add_slot() for _ in self.pools[which]]
 
     def mirror(self, which):
         for pool, slot in zip(self.pools[which], self.slots[which], strict=True):

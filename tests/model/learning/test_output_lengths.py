@@ -13,7 +13,6 @@ WHOLE = ("a model", False)
 def test_nothing_is_known_at_first():
     answers = OutputLengths()
     assert answers.length(ASKED) == 256
-    assert answers.seconds_per_token("a class") == 0.02
 
 
 @pytest.mark.parametrize(
@@ -23,6 +22,8 @@ def test_a_clients_limit_counts(most, expected):
     answers = OutputLengths()
     answers.record_length(ASKED, 100)
     assert answers.length(WHOLE, most) == expected
+    for kind in (ASKED, WHOLE):
+        assert answers.remaining(kind, most, 80) <= (1000 if most is None else max(0, most - 80))
 
 
 def test_models_and_kinds_are_told_apart():
@@ -38,18 +39,6 @@ def test_what_nobody_counted_teaches_nothing():
     answers = OutputLengths()
     answers.record_length(ASKED, 0)
     assert answers.length(ASKED) == 256
-    answers.record_seconds_per_token("a class", 7, 1.0)  # too short to tell
-    answers.record_seconds_per_token("a class", 100, 0.0)
-    assert answers.seconds_per_token("a class") == 0.02
-
-
-def test_paces_go_by_class():
-    answers = OutputLengths()
-    answers.record_seconds_per_token("slow", 101, 5.0)
-    answers.record_seconds_per_token("fast", 11, 0.1)
-    assert answers.seconds_per_token("slow") == pytest.approx(0.05)
-    assert answers.seconds_per_token("fast") == pytest.approx(0.01)
-    assert answers.seconds_per_token("other") == 0.02
 
 
 def averaged(lengths):
@@ -57,8 +46,7 @@ def averaged(lengths):
     answers, settled = OutputLengths(), [False]
     for length in lengths:
         answers.record_length(ASKED, length)
-        answers.record_seconds_per_token("a class", 101, 2.0)
-        settled.append(answers.settled(ASKED, "a class"))
+        settled.append(answers.settled(ASKED))
     return answers.length(ASKED), settled != sorted(settled)
 
 
@@ -77,25 +65,6 @@ def test_up_to_fifty_that_differ_by_less_than_a_tenth_are_averaged(data, least):
     assert averaged(lengths) == (pytest.approx(sum(lengths) / len(lengths)), False)
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [(100, 300.0), (8, 300.0), (200, 3600.0)])
-def test_one_that_a_client_reads_slowly_makes_no_others_slow(tokens, seconds):
-    answers = OutputLengths()
-    for number in range(100):
-        answers.record_seconds_per_token("a class", 101, 0.5 + 0.1 * (number % 3))
-    usual = answers.seconds_per_token("a class")
-    answers.record_seconds_per_token("a class", tokens, seconds)
-    assert answers.seconds_per_token("a class") == pytest.approx(usual + 9 * usual / 50)
-
-
-def test_nor_does_the_first_of_all():
-    answers = OutputLengths()
-    answers.record_seconds_per_token("a class", 8, 300.0)
-    assert answers.seconds_per_token("a class") == 1.0
-    for _ in range(200):
-        answers.record_seconds_per_token("slow", 11, 50.0)  # as an engine is that is slow
-    assert answers.seconds_per_token("slow") == pytest.approx(5.0, rel=0.01)
-
-
 def test_what_changes_is_followed():
     answers = OutputLengths()
     for length in [100] * 1000 + [500] * 200:
@@ -107,12 +76,10 @@ def test_a_mean_is_settled_with_enough_values():
     answers = OutputLengths()
     settled = []
     for number in range(20):
-        settled.append(answers.settled(ASKED, "a class"))
+        settled.append(answers.settled(ASKED))
         answers.record_length(ASKED, 100 + number % 2)
-        answers.record_seconds_per_token("a class", 101, 2.0)
     assert settled == [False] * 16 + [True] * 4
-    assert not answers.settled(ASKED, "other")
-    assert not answers.settled(WHOLE, "a class")
+    assert not answers.settled(WHOLE)
 
 
 LENGTHS = [50, 150, 80, 120] * 20
@@ -147,10 +114,9 @@ def test_one_absurd_length_among_the_first_counts_for_what_a_response_may_have()
 def test_a_single_one_that_is_very_long_is_no_change():
     answers = OutputLengths()
     for length in LENGTHS:
-        answers.record_seconds_per_token("a class", 101, 2.0)
         answers.record_length(ASKED, length)
     answers.record_length(ASKED, 10_000)
-    assert answers.settled(ASKED, "a class")
+    assert answers.settled(ASKED)
     assert answers.length(ASKED) == pytest.approx(100 + (32 - 1) * 100 / 50, rel=0.05)
 
 

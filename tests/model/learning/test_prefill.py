@@ -87,7 +87,7 @@ def test_more_work_never_takes_less_time(uncached, cached, more):
     assert model.seconds(uncached, cached + more) >= model.seconds(uncached, cached)
 
 
-@pytest.mark.parametrize(("seconds", "bound"), [(300.0, 10), (1e-6, 0.5)])
+@pytest.mark.parametrize(("seconds", "bound"), [(300.0, 10), (1e-6, 0.5), (0.0, 1), (-1.0, 1)])
 def test_a_measurement_counts_within_bounds_of_what_was_predicted(seconds, bound):
     odd, bounded = PrefillModel(), PrefillModel()
     odd.learn(4000, 0, seconds)
@@ -105,3 +105,17 @@ def test_what_is_known_well_is_not_changed_by_what_is_far_off(seconds):
     for _ in range(100):
         model.learn(4000, 0, seconds)
     assert model.seconds(4000, 0) == before
+
+
+def test_measurements_of_unsure_endpoints_count_if_there_are_nearly_no_others():
+    model = PrefillModel()
+    usual = model.seconds(1000, 0)
+    for _ in range(40):
+        model.learn(1000, 0, usual)
+    for _ in range(60):  # as of one that is new among others
+        model.learn(1000, 0, usual)
+        model.learn(1000, 0, 1.5 * usual, sure=False)
+    assert model.seconds(1000, 0) == pytest.approx(usual)
+    for _ in range(400):
+        model.learn(1000, 0, 1.5 * usual, sure=False)
+    assert model.seconds(1000, 0) == pytest.approx(1.5 * usual, rel=0.05)

@@ -138,15 +138,19 @@ class Lengths(Learner):
         return [self.learned.length(ASKED) / 300]
 
 
-class SecondsPerToken(Lengths):
+class SecondsPerToken(Learner):
     """What a token takes, which is 20 ms."""
 
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.pace = Pace(PaceClass())
+
     def learn(self, times, weight):
-        self.learned.record_seconds_per_token("a class", 101, 2.0 * times, weight)
+        self.pace.of_class.learn_tokens(101, 2.0 * times, weight)
 
     @property
     def values(self):
-        return [self.learned.seconds_per_token("a class") / 0.02]
+        return [self.pace.seconds_per_token / 0.02]
 
 
 class FirstTokens(Learner):

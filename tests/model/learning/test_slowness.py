@@ -145,7 +145,7 @@ def test_what_a_class_takes_over_changes_nothing_of_measured_endpoints(samples, 
     of_class.take_over(times)
     assert [each.value * times for each in endpoints] == pytest.approx(before)
     assert [each.relative for each in endpoints] == pytest.approx(relative)
-    assert [each.of_first for each in endpoints] == pytest.approx(before)
+    assert [each.by_first_prediction for each in endpoints] == pytest.approx(before)
 
 
 def test_one_that_was_not_measured_goes_with_its_class():

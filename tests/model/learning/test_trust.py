@@ -140,7 +140,7 @@ def test_one_that_says_when_it_started_is_never_taken_to_have_restarted():
     """A model with a sliding window keeps of a prompt what only those find that continue it."""
     feedback = reporting()
     feedback.judge(640, 0, BLOCK)
-    feedback.reports_start = True
+    feedback.reports_restarts = True
     verdicts = [feedback.judge(640, actual, BLOCK) for actual in (0, 0, 0, 640, 0, 0, 0)]
     assert Verdict.RESTARTED not in verdicts
     assert verdicts.count(Verdict.MISSED) == 6

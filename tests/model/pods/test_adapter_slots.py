@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.model.events import BooksCorrected
 from epp.model.request import RequestId
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.choice import ttft_costs
@@ -180,3 +181,11 @@ def test_columns_and_candidates_cost_the_same(models, adapter):
     wait, taken = rig.asked(adapter)
     assert 0 <= wait <= len(models) * RESPONSE
     assert wait == 0 or taken == 0
+
+
+def test_the_slot_of_a_request_that_was_lost_is_free_once_the_books_are_corrected():
+    rig = Slots()
+    rig.run("ab")
+    del rig.fleet.in_flight[RequestId("r1")]
+    rig.apply(BooksCorrected(rig.pod("pod-0").endpoint.id, [RequestId("r1")]))
+    assert [rig.asked(each) for each in "ac"] == [(0, 0), (0, RESPONSE)]

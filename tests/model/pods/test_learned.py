@@ -67,7 +67,7 @@ def teach(of, lesson, now):
         case "length":
             lengths.record_length(("m", values[0]), values[1], None, values[2])
         case "token":
-            lengths.record_seconds_per_token(pace(of, values[0]).of_class.prefill, *values[1:])
+            pace(of, values[0]).of_class.learn_tokens(*values[1:], 1.0)
         case _:
             lengths.ttft_share.learn(min(values), max(values))
 
@@ -86,10 +86,11 @@ def predictions(of):
         lengths.ttft_share.value,
         *[lengths.length(("m", stream)) for stream in (False, True)],
         *[lengths.remaining(("m", stream), None, 300) for stream in (False, True)],
-        *[lengths.seconds_per_token(each.of_class.prefill) for each in paces],
+        *[each.seconds_per_token for each in paces],
         *[each.prefill_slowness.value for each in paces],
-        *[each.prefill_slowness.of_first for each in paces],
+        *[each.prefill_slowness.by_first_prediction for each in paces],
         *[each.prefill_slowness.relative for each in paces],
+        *[each.of_class.prefill.slowness.mean for each in paces],
         *[each.decode_slowness.value for each in paces],
         *[each.of_class.prefill.seconds(5000, 3000) for each in paces],
         *[each.step_seconds(10, 5000) for each in paces],
@@ -101,10 +102,16 @@ STALE_SUMS = [
     ("length", True, 1, 16.0),
     ("length", True, 277, 1.0),
 ]
+SETTLED = [
+    *[("prompt", 0, 1000, 0, 0.05)] * 16,
+    *[("prefill", 0, 1.0, 2.0)] * 5,
+    *[("share", 1.0, 9.0)] * 16,
+]
 
 
 @given(LESSONS, LESSONS)
 @example(STALE_SUMS, [])
+@example(SETTLED, [])
 def test_who_takes_it_in_predicts_the_same_and_goes_on_alike(before, after):
     one, other = fleet(), fleet()
     for now, lesson in enumerate(before):
@@ -129,6 +136,7 @@ def test_what_was_learned_before_gives_way():
         one, 0
     ).of_class.prefill.seconds(5000, 0)
     assert pace(other, 1).prefill_slowness.value == 1.0
+    assert pace(other, 1).of_class.prefill.slowness.mean == 0.0
 
 
 def test_endpoints_and_classes_that_are_not_known_here_are_passed_over():

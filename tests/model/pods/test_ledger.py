@@ -243,3 +243,28 @@ def test_a_prefill_is_reached_by_the_clock():
     ledger = ledger_with(("a", 1), ("b", 1), ("c", 1))
     assert not ledger.reaches(RequestId("c"), 0.1, 1.85)
     assert ledger.reaches(RequestId("c"), 0.1, 1.95)
+
+
+def left_by_the_rest(ledger):
+    ledger.record_first_token(A, 0.1)
+    ledger.end(B, 0.2)
+
+
+UNMEASURED = {
+    "delayed": lambda ledger: ledger.delay(A),
+    "asleep": lambda ledger: ledger.record_sleep(0.1),
+    "not seen": lambda ledger: ledger.mark_unobserved(A),
+    "broken off": left_by_the_rest,
+}
+
+
+@pytest.mark.parametrize("happens", UNMEASURED.values(), ids=UNMEASURED)
+def test_what_was_not_measured_leaves_nothing_to_the_next_queue(happens):
+    ledger = Ledger()
+    for request in (A, B):
+        ledger.admit(request, 0.1, 0.0, observed=True)
+    happens(ledger)
+    for request in (A, B):
+        ledger.end(request, 0.4)
+    ledger.admit(C, 0.5, 1.0, observed=True)
+    assert ledger.record_first_token(C, 1.75) == (0.5, 0.75)

@@ -13,8 +13,8 @@ from epp.model.pods.outlier_state import FailedRequest, OutlierState
 A, B = (1, 0, 16), (2, 0, 16)
 
 
-def fail(state, sent_at, prompt=None, *, unanswered=(), stages=()):
-    return state.record_failure(FailedRequest(sent_at, prompt, stages), unanswered)
+def fail(state, sent_at, prompt=None, *, unanswered=(), **more):
+    return state.record_failure(FailedRequest(sent_at, prompt, **more), unanswered)
 
 
 def failed(*prompts):
@@ -46,6 +46,17 @@ def test_a_success_ends_the_row_of_what_was_sent_before(sent_at, left):
     assert state.failures == left
     assert state.alive_at == 5.0
     assert fail(state, 6.0, B) is not bool(left)
+
+
+def test_three_slow_answers_count_once_in_what_is_left_of_a_row_too():
+    state = OutlierState()
+    for number in range(15):
+        fail(state, number + 0.5, slow=True)
+    counts = []
+    for served in (0.0, 3.0, 9.0, 12.0, 13.0):
+        state.record_success(served, 20.0)
+        counts.append(state.failures)
+    assert counts == [5, 4, 2, 1, 0]
 
 
 def test_a_failure_that_is_seen_after_a_later_success_is_over():
@@ -139,7 +150,15 @@ def test_an_endpoint_that_stays_well_is_left_out_for_less_again():
         state.uneject(state.until)
     assert state.until == 160.0
     # Well since 200: 60 seconds, as long as it was out last, take one ejection away each.
-    for now, seconds in ((200.0, 90.0), (259.0, 90.0), (260.0, 60.0), (320.0, 30.0), (999.0, 30.0)):
+    left = (
+        (200.0, 90.0),
+        (259.0, 90.0),
+        (260.0, 60.0),
+        (261.0, 60.0),
+        (320.0, 30.0),
+        (999.0, 30.0),
+    )
+    for now, seconds in left:
         state.record_success(now, now)
         assert state.ejection_seconds(30.0, 300.0) == seconds
 

@@ -12,6 +12,7 @@ from epp.model.pods.pod import Pod
 from epp.model.prompts.generated import GeneratedIndex
 from epp.model.request import Prompt, RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Generated, Unobserved
+from tests.model.invariants import check_invariants
 from tests.model.rig import Rig
 from tests.strategies import text
 
@@ -185,9 +186,16 @@ def test_generated_blocks_keep_no_removed_pod_alive():
     assert cached(rig, chat(USER, ANSWER, AGAIN)) == {"pod-1": 0}
 
 
-def test_what_a_restarted_engine_generated_is_gone():
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_a_restarted_engine_generated_is_gone(ended):
     rig = Rig()
     rig.report("pod-0", started_at=1.0)
-    serve(rig, "r1", chat(USER), Usage(700, 300, 0))
+    rig.send("pod-0", "r1", prompts=(chat(USER),))
+    end = Finished(RequestId("r1"), Usage(700, 300, 0))
+    if ended:
+        rig.apply(end)
     rig.report("pod-0", started_at=2.0)
+    if not ended:  # its end is seen late
+        rig.apply(end)
     assert cached(rig, chat(USER, ANSWER, AGAIN))["pod-0"] == 0
+    check_invariants(rig.fleet)

@@ -208,7 +208,7 @@ def test_a_flow_that_was_idle_while_another_was_served_takes_turns_with_it():
     line = Line(0.1)
     for _ in range(5):
         served = held(fairness_id="x")
-        line.place(served)
+        line.assign_rank(served)
         served.work = 1.0
         line.charge(served)
     for name in ("x", "y1", "y2"):
@@ -225,12 +225,12 @@ def test_a_flow_that_was_idle_while_another_was_served_takes_turns_with_it():
 
 def test_flows_of_which_nothing_waits_make_room_unless_they_are_ahead():
     line, greedy = Line(0.1), held(fairness_id="greedy")
-    line.place(greedy)
+    line.assign_rank(greedy)
     greedy.work = 3.0
     line.charge(greedy)
     for number in range(2 * MAX_FLOWS):
         fresh = held(fairness_id=str(number))
-        line.place(fresh)
+        line.assign_rank(fresh)
         assert fresh.flow == str(number)
     assert line.ahead(greedy) == 3.0
 

@@ -54,7 +54,7 @@ def test_who_goes_first(other, first):
 def test_a_flow_that_is_ahead_lets_others_go_first():
     made = line()
     mine = held(fairness_id="mine")
-    made.place(mine)
+    made.assign_rank(mine)
     mine.work = 3.0
     made.charge(mine)
     made.update_replica(OTHER, [waiting(ahead=2.9, seconds=9.0)], 9.0, 0.0)

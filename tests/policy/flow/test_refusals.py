@@ -82,6 +82,8 @@ def test_another_flow_gets_as_much_and_no_more():
     assert wait == pytest.approx(work, rel=0.2)
     rig.come("urgent", 1000, priority=3)
     assert rig.flow.refusals.wait.seconds(rig.held["urgent"], rig.now + 1) == 0.0
+    behind = rig.flow.refusals.wait.seconds(rig.held["polite"], rig.now + 1)
+    assert behind == pytest.approx(work + rig.held["urgent"].work, rel=0.2)
 
 
 def test_a_deadline_that_will_not_be_met_is_refused_at_once():

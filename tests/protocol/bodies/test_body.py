@@ -139,7 +139,6 @@ OPTIONAL = st.fixed_dictionaries(
     optional={
         "stream": mostly(st.booleans()),
         "cache_salt": mostly(TEXTS),
-        "user": mostly(TEXTS),
         "max_tokens": mostly(st.just(5)),
         "max_completion_tokens": mostly(st.just(6)),
         "max_output_tokens": mostly(st.just(7)),
@@ -273,7 +272,7 @@ FITTING = {
 }
 LONG = "so it goes\n" * (LONGEST_PROMPT // 10)
 ORDINARY = [
-    (Api.CHAT, chat("a", "b", tools=[{"type": "function"}], stream=True, max_tokens=5, user="u")),
+    (Api.CHAT, chat("a", "b", tools=[{"type": "function"}], stream=True, max_tokens=5)),
     (Api.CHAT, chat('line\n\t"quoted"' * 9000, 'é \\ "', cache_salt="s\\n")),
     (Api.CHAT, chat([{"type": "text", "text": "what is this?"}, PICTURE], "go on")),
     (Api.CHAT, chat("short", LONG, "behind it", tools=[])),
@@ -352,12 +351,6 @@ def test_of_long_prompts_the_start_is_read(reader):
 def test_of_long_lists_of_token_ids_the_start_is_read():
     data, packed = tokens(LONGEST_PROMPT // 4 + 3)
     assert read(BodyReader, Api.COMPLETIONS, [data]).prompts[0].data == packed[:LONGEST_PROMPT]
-
-
-@READERS
-def test_user_is_read(reader):
-    assert read(reader, Api.CHAT, [chat("a", user="u-1")]).user == "u-1"
-    assert read(reader, Api.CHAT, [chat("a", user=None)]).user == ""
 
 
 @READERS

@@ -85,7 +85,7 @@ TINY = {
     ),
     "limits": (Api.CHAT, filled(CHAT + b'{}],"max_tokens":[', b'""', b"]}")),
     "salts": (Api.SGLANG_GENERATE, filled(b'{"text":"a","extra_key":[', b'""', b"]}")),
-    "user": (Api.CHAT, lambda size: CHAT + b'{}],"user":"' + b"\\n" * (size // 2) + b'"}'),
+    "salt": (Api.CHAT, lambda size: CHAT + b'{}],"cache_salt":"' + b"\\n" * (size // 2) + b'"}'),
     "sglang": (Api.SGLANG_GENERATE, filled(b'{"input_ids":[', b"[1]", b"]}")),
     "raw": (Api.RAW_PREDICT, filled(b'{"prompt":"a","messages":[', b"{}", b"]}")),
     "counted": (Api.COUNT_TOKENS, filled(CHAT, b"{}", b"]}")),
@@ -143,7 +143,7 @@ def test_tiny_items_cost_no_more_than_their_bytes(reader, form):
 
 
 @needs_reader
-@pytest.mark.parametrize("form", ["hashes", "places", "sampling", "limits", "salts", "user"])
+@pytest.mark.parametrize("form", ["hashes", "places", "sampling", "limits", "salts", "salt"])
 def test_of_a_long_value_no_more_is_copied_than_is_read(form):
     api, made = TINY[form]
     reader = BodyReader(api.value, LONGEST_PROMPT, nameless=True)
@@ -154,7 +154,7 @@ def test_of_a_long_value_no_more_is_copied_than_is_read(form):
     assert max(map(len, (*values[:-2], *logprobs))) <= LONGEST_VALUE + 1
     assert max(map(len, values[-2:])) <= LONGEST_FEATURE + 1
     parsed = take(BodyReader, api, made(8 << 20))
-    assert (parsed.max_tokens, parsed.user, parsed.multimodal) == (None, "", False)
+    assert (parsed.max_tokens, parsed.multimodal) == (None, False)
     assert len(parsed.cache_salt) <= LONGEST_VALUE + 1
 
 

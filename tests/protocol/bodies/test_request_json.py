@@ -182,6 +182,20 @@ def test_forms_of_a_prompt(api, field, prompt, expected):
     assert parse(api, **{field: prompt}).prompts == expected
 
 
+@pytest.mark.parametrize(
+    ("api", "text", "embeds"),
+    [
+        (Api.COMPLETIONS, "prompt", "prompt_embeds"),
+        (Api.SGLANG_GENERATE, "text", "input_embeds"),
+    ],
+)
+def test_embeddings_are_no_text_and_hide_none(api, text, embeds):
+    assert parse(api, **{text: "ab", embeds: "AAAA"}).prompts == (Prompt(b'"ab'),)
+    assert parse(api, **{text: None, embeds: "AAAA"}).prompts == ()
+    with pytest.raises(MalformedRequest):
+        parse(api, **{text: None, embeds: None})
+
+
 @pytest.mark.parametrize("field", ["messages", "input"])
 def test_chats_may_be_embedded_together(field):
     first, second = [TEXT], [{"role": "system", "content": "be brief"}, TEXT]
@@ -190,6 +204,9 @@ def test_chats_may_be_embedded_together(field):
     assert together == tuple(alone)
     spaced = b'{"model":"m","%s": [ [ {"role":"user","content":"x"} ] ]}' % field.encode()
     assert [each.data for each in parse_request(Api.EMBEDDINGS, spaced).prompts] == [b'\n<user>"x"']
+    odd = parse(Api.EMBEDDINGS, **{field: [[{"role": "system", "content": []}], None]}).prompts
+    assert [each.data for each in odd] == [b"\n<system>", b""]
+    assert parse(Api.EMBEDDINGS, **{field: first}).prompts == tuple(alone[:1])
 
 
 @pytest.mark.parametrize(
@@ -237,6 +254,10 @@ def test_responses_input_items_render_as_messages():
     data = parsed.prompts[0].data
     assert data.startswith(b'"be brief"\n<user>"hi"')
     assert b'"function_call"' in data
+    head, *ends = len(b'"be brief"'), len(b'"be brief"\n<user>"hi"'), len(data)
+    assert parsed.prompts[0].marks == [head, *ends]
+    bare = parse(Api.RESPONSES, input=[item, call]).prompts[0]
+    assert bare.marks == [end - head for end in ends]
     longer = parse(Api.RESPONSES, input=[item, call, item], instructions="be brief")
     assert longer.prompts[0].data.startswith(data)
 

@@ -244,7 +244,9 @@ class TestEnds:
 MALFORMED, NAMELESS, MESSAGES = "malformed-request", "missing-model", b'"messages":[{}]}'
 BAD_BODIES = {
     "empty": (b"", MALFORMED, "empty"),
-    "truncated": (b"{", MALFORMED, "not valid JSON"),
+    "truncated": (b"{", MALFORMED, "not valid JSON: Input data was truncated"),
+    "after a surrogate pair": (b'{"x":"\\ud83d\\ude00"', MALFORMED, "data was truncated"),
+    "in a surrogate pair": (b'{"x":"\\ud83d"}', MALFORMED, "not valid JSON: its last string ends"),
     "unclosed": (b'{"model":"m"', MALFORMED, "not valid JSON"),
     "not an object": (b"[1]", MALFORMED, "Expected `object`"),
     "model a number": (b'{"model":5}', MALFORMED, "`model` must be"),

@@ -78,6 +78,7 @@ NOTHING = learned(Replica(9))
         (raw(1, 1, [[23, -math.inf, 0.0]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[10, "a", 5, b"1234567", [1]]]), "NONSENSE"),
         (raw(1, 1, [[10, "a", 5, b"", []]]), "NONSENSE"),
+        (raw(1, 1, [[10, "a", 5, b"12345678", [1, 2]]]), "NONSENSE"),
     ],
 )
 def test_what_cannot_be_used_is_dropped_and_counted(message, reason):

@@ -136,6 +136,16 @@ def test_a_shared_beginning_is_known_too():
     assert shared == [0, list(chain_of(start, (len(start),)).ends).index(len(start)) + 1]
 
 
+def test_messages_of_one_text_that_end_at_other_blocks_are_told_apart():
+    ours, theirs = KnownChains(), KnownChains()
+    data = text(500).encode()
+    ends = chain_of(data).ends
+    for marks in ((ends[0],), (ends[1],), (ends[0], ends[1])):
+        chain = chain_of(data, marks)
+        fact = carried(write_prompt(chain, offsets_of(chain), ours))
+        assert plain(*read_prompt(fact, theirs)) == plain(chain, offsets_of(chain))
+
+
 def test_tokens_of_what_is_known_are_scaled_to_what_they_are_believed_to_be():
     ours, theirs = KnownChains(), KnownChains()
     chain = chain_of(text(1000).encode())
@@ -192,6 +202,11 @@ def test_the_chains_used_last_are_known():
         assert len(known) <= 200
     assert known.longest(chains[-1].hashes) == len(chains[-1].hashes)
     assert known.longest(chains[0].hashes) == 0
+    for chain in chains:  # some are of the generation before
+        blocks = known.longest(chain.hashes)
+        assert not blocks or known.find(chain.hashes[blocks - 1], blocks) is not None
+    for blocks in (1, len(chain.hashes) + 1):
+        assert known.find(chain.hashes[-1], blocks) is None
 
 
 def test_turns_of_a_conversation_take_no_more_memory_than_there_is_room_for():

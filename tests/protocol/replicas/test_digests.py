@@ -10,7 +10,6 @@ from epp.model.endpoint import EndpointId
 from epp.protocol.replicas.digests import (
     BUCKETS,
     blocks_apart,
-    cache_epoch,
     changes,
     differing,
     digest,
@@ -18,6 +17,7 @@ from epp.protocol.replicas.digests import (
     too_different,
     within,
 )
+from epp.protocol.replicas.epochs import cache_epoch
 from tests.strategies import endpoint
 
 blocks = st.lists(st.integers(0, (1 << 64) - 1), max_size=60, unique=True)

@@ -3,18 +3,27 @@
 import pytest
 
 from epp.model.endpoint import EndpointId, Target
-from epp.model.events import Ejected, EjectionReason, Returned
+from epp.model.events import Ejected, EjectionReason, EndpointRemoved, Returned
 from epp.model.kv_changes import CacheCleared
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import (
+    Aborted,
     Admitted,
+    Failure,
     Finished,
     FirstToken,
+    Generated,
     ResponseNamed,
     Served,
     Unobserved,
 )
-from epp.protocol.replicas.facts import AdmittedFact, FinishedFact, InFlightReply, ServedFact
+from epp.protocol.replicas.facts import (
+    AdmittedFact,
+    FinishedFact,
+    InFlightReply,
+    RequestsQuery,
+    ServedFact,
+)
 from tests.protocol.replicas.pair import (
     POD,
     PROMPTS,
@@ -36,6 +45,14 @@ def test_both_tell_and_nothing_comes_back():
     assert in_flight(one) == in_flight(other) == {"a": POD, "b": "default/pod-1"}
     assert one.tell() == other.tell() == []
     assert held(one) == held(other)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_all_know_whether_an_engine_reads_its_cache_for_a_request(skips):
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0], skip_reading_prefix_cache=skips)
+    settle(one, other)
+    assert other.in_flight("a").quote.skip_reading_prefix_cache is skips
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -161,17 +178,19 @@ def test_who_served_and_who_is_left_out_is_told():
 
 def test_a_response_that_a_prompt_repeats_is_told():
     """The first turn at one, the second at the other: both know the blocks of the response."""
-    one, other = Replica(1, pods=1), Replica(2, pods=1)
+    one, other = Replica(1), Replica(2)
     first = text(400)
     one.admit("a", first)
     one.apply(FirstToken(RequestId("a")))
     one.apply(Finished(RequestId("a"), Usage(400, 300, 0)))
     settle(one, other)
+    prompt = held(one)[POD]
     second = first + text(300, seed="x") + text(100, seed="y")
-    other.admit("b", second)
+    other.admit("b", second, pod="pod-1")
     settle(other, one)
-    assert one.cached(second) == other.cached(second)
     assert held(one) == held(other)
+    assert held(one)[POD] > prompt
+    assert one.cached(second) == other.cached(second)  # each finds that itself, too
 
 
 def test_an_endpoint_that_is_not_known_or_is_another_engine_by_now_is_passed_over():
@@ -208,8 +227,10 @@ def test_without_peers_numbers_are_kept_and_nothing_is_written():
     for name in "abc":
         one.admit(name, PROMPTS[0])
     one.apply(Finished(RequestId("b")))
+    one.apply(Ejected(POD, EjectionReason.FAILURES, 30.0))
     one.writer.skip()
     assert one.tell() == []
+    assert one.writer.heartbeat(0).in_flight == 2
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one) == {"a": POD, "c": POD}
 
@@ -220,9 +241,73 @@ def test_many_facts_are_told_in_several_messages():
         one.admit(f"r{number}", text(20, seed=str(number)))
     messages = one.tell()
     assert len(messages) > 1
+    assert one.writer.written == 700
     for message in messages:
         exchange(one, other, message)
     assert in_flight(other) == in_flight(one)
+
+
+def test_long_prompts_are_told_one_by_one():
+    """Many in one message could be longer than what is read."""
+    one = Replica(1)
+    for name in "ab":
+        one.admit(name, [ord(name), *range(1 << 20)])
+    assert [len(facts_of(message)) for message in one.tell()] == [1, 1]
+
+
+def test_what_is_told_of_requests_and_endpoints_that_are_gone_costs_nobody_else():
+    one, other = Replica(1, pods=3), Replica(2, pods=3)
+    one.apply(Served(RequestId("gone"), one.pod("pod-1").endpoint.target))
+    one.apply(FirstToken(RequestId("gone")))
+    one.admit("a", PROMPTS[0], pod="pod-2")
+    one.apply(CacheCleared(EndpointId("default/pod-2")))
+    one.apply(EndpointRemoved(EndpointId("default/pod-2")))
+    one.admit("b", PROMPTS[0])
+    settle(one, other)
+    assert other.dropped == {}
+    assert in_flight(other) == {"b": POD}
+
+
+def test_requests_are_told_again_as_far_as_they_are_asked_for():
+    one, other = Replica(1), Replica(2)
+    for name in "abc":
+        one.admit(name, PROMPTS[0])
+    one.tell()
+    exchange(one, other, one.writer.to_one(one.writer.admissions([2, 7]), one.now))
+    assert in_flight(other) == {"b": POD}
+    asked = other.hear(one.hear(other.hear(one.heartbeat())))
+    assert facts_of(asked) == [RequestsQuery([1, 3])]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Finished(RequestId("a"), Usage(750, 20, 512, implausible=True), 19),
+        Finished(RequestId("a"), Usage(750, 20, None), 0),
+        Finished(RequestId("a"), None, 7),
+        Aborted(RequestId("a"), 5, failure=Failure.GATEWAY, served=True),
+        Aborted(RequestId("a"), 0, refused=True, failure=Failure.BUSY, served=True),
+        Aborted(RequestId("a"), 0, computed=128),
+        Unobserved(RequestId("a"), begun=True),
+        Generated(RequestId("a"), 3),
+    ],
+)
+def test_what_is_seen_of_a_request_arrives_as_it_was(event):
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.writer.note(event, one.now, guessed=False)
+    (message,) = one.tell()
+    assert other.reader.read(message, other.now).events[1:] == [event]
+
+
+def test_versions_that_do_not_know_busy_servers_can_read_that_one_refused_a_request():
+    one = Replica(1)
+    one.admit("a", PROMPTS[0])
+    one.tell()
+    one.apply(Aborted(RequestId("a"), refused=True, failure=Failure.BUSY, served=True))
+    (message,) = one.tell()
+    (fact,) = facts_of(message)
+    assert (fact.refused, fact.failure, fact.served) == (True, None, True)
 
 
 def test_a_list_of_requests_that_are_not_in_flight_ends_those_of_that_peer_alone():

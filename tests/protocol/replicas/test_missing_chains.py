@@ -112,6 +112,7 @@ def test_a_chain_is_asked_for_again_if_it_is_not_told():
         other.lapse()
     assert list(queries) == [0, 10, 20]
     assert len({tip for each in queries.values() for tip in asked(each)}) == 1
+    assert other.dropped == {"NO_CHAIN": 15}
     exchange(other, one, queries[20])
     assert set(in_flight(other)) == {f"r{number}" for number in range(15, 25)}
 

@@ -43,6 +43,16 @@ def test_a_peer_that_was_silent_and_comes_back_is_believed_again():
     assert other.pod("pod-0").ledger.requests == 0
 
 
+def test_a_peer_that_stays_silent_is_gone_and_then_forgotten():
+    one, other = Replica(1), Replica(2)
+    exchange(one, other, one.heartbeat())
+    for seconds, present, losses in ((9, 1, [0]), (2, 0, [1]), (60, 0, [1]), (600, 0, [])):
+        other.now += seconds
+        other.lapse()
+        peers = other.reader.peers.values()
+        assert (other.reader.present, [each.losses for each in peers]) == (present, losses)
+
+
 def test_one_that_leaves_says_so():
     one, other = Replica(1), Replica(2)
     one.admit("a", PROMPTS[0])
@@ -78,6 +88,12 @@ def test_the_lag_is_known_once_clocks_were_compared():
     one.now += 0.002
     one.admit("b", PROMPTS[0])
     one.now, other.now = one.now + 0.001, other.now + 0.001
+    (message,) = one.tell()
+    assert other.reader.read(message, other.now).lag == pytest.approx(0.001, abs=0.0011)
+    beat = other.heartbeat()
+    one.now, other.now = one.now + 5, other.now + 5  # paused meanwhile: it shows little
+    other.hear(one.hear(beat))
+    one.admit("c", PROMPTS[0])
     (message,) = one.tell()
     assert other.reader.read(message, other.now).lag == pytest.approx(0.001, abs=0.0011)
 
@@ -140,3 +156,11 @@ def test_messages_that_do_not_arrive_are_counted_and_their_gaps(sequences, missi
     new = [peer.is_new(each) for each in sequences]
     assert (peer.missing, peer.losses) == (missing, losses)
     assert sum(new) == len(set(sequences))
+
+
+def test_numbers_of_messages_are_kept_within_bounds():
+    peer = Peer(1)
+    assert all(peer.is_new(sequence) for sequence in range(1, 20_000))
+    assert len(peer._seen) <= 10_000
+    assert not any(peer.is_new(sequence) for sequence in range(1, 20_000))
+    assert peer.missing == 0

@@ -131,16 +131,21 @@ class LocalTokenizer(PromptTokenizer):
 
     async def _encode(self, pieces: Sequence[str]) -> list[dict[str, bytes]]:
         """Return the ids of pieces; encode in a thread those that nothing waits for."""
-        encoding = self._encoding
+        encoding, own = self._encoding, None
         new = [piece for piece in pieces if piece not in encoding]
         if new:
             size = sum(map(len, new))
             threads = self._long if size > self._limits.at_once_bytes else self._short
-            work = threads.run(size, partial(self._folder.vocabulary.encode, new))
-            encoding |= dict.fromkeys(new, work)
-            work.add_done_callback(partial(self._on_encoded, new))
+            own = threads.run(size, partial(self._folder.vocabulary.encode, new))
+            encoding |= dict.fromkeys(new, own)
+            own.add_done_callback(partial(self._on_encoded, new))
         jobs = {encoding[piece] for piece in pieces}
-        return await asyncio.gather(*map(asyncio.shield, jobs))
+        try:
+            return await asyncio.gather(*map(asyncio.shield, jobs))
+        except TextFallback:
+            if own is not None and own.done() and own.exception() is not None:
+                raise
+            return await self._encode(pieces)  # another request's pieces were at fault
 
     def _on_encoded(self, pieces: Sequence[str], work: "asyncio.Future[dict[str, bytes]]") -> None:
         for piece in pieces:

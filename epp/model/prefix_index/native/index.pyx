@@ -90,7 +90,7 @@ cdef class PrefixIndex:
 
     # Slots.
 
-    def open(self):
+    def add_slot(self):
         cdef uint32_t word = 0
         cdef uint64_t slot
         self.purge(_PURGED_AT_LEAST)
@@ -105,8 +105,8 @@ cdef class PrefixIndex:
         _put(self._live, slot)
         return slot
 
-    def close(self, slot, held):
-        cdef uint32_t number = self._opened(slot)
+    def remove_slot(self, slot, held):
+        cdef uint32_t number = self._in_use(slot)
         steps = iter(held)
         _clear(self._live, number)
         _clear(self._closed, number)
@@ -114,7 +114,7 @@ cdef class PrefixIndex:
         self.purge(_PURGED_AT_LEAST)
 
     def mark(self, slot, *, closed):
-        cdef uint32_t number = self._opened(slot)
+        cdef uint32_t number = self._in_use(slot)
         if closed:
             _put(self._closed, number)
         else:
@@ -132,11 +132,11 @@ cdef class PrefixIndex:
                 _clear(self._used, leaving[0])
             blocks -= read
 
-    cdef uint32_t _opened(self, slot) except? 0xffffffff:
+    cdef uint32_t _in_use(self, slot) except? 0xffffffff:
         """Return the number of a slot that is given out."""
         cdef Py_ssize_t number = slot
         if not 0 <= number < self._holders.sets.words * 64 or not _has(self._live, number):
-            raise ValueError(f"slot {slot} is not open")
+            raise ValueError(f"slot {slot} is not in use")
         return number
 
     cdef int _double_slots(self) except -1:
@@ -166,7 +166,7 @@ cdef class PrefixIndex:
     # Blocks.
 
     def add(self, slot, hashes):
-        cdef uint32_t number = self._opened(slot)
+        cdef uint32_t number = self._in_use(slot)
         cdef UInt64View words
         acquire_view(&words, hashes)
         try:
@@ -178,7 +178,7 @@ cdef class PrefixIndex:
             release_view(&words)
 
     def remove(self, slot, hashes):
-        self._remove(self._opened(slot), hashes)
+        self._remove(self._in_use(slot), hashes)
 
     cdef int _remove(self, uint32_t slot, hashes) except -1:
         cdef UInt64View words

@@ -4,7 +4,7 @@ It replaces the hash tables and the hash trie of AIBrix and production-stack: as
 covers all that precedes it, a table of blocks is a tree of prompts.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from itertools import count
 from math import inf
@@ -16,7 +16,7 @@ from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.plugins import PluginContext
 
 _Holders = frozenset[int]
-"""Endpoints by numbers of their own, which others never get."""
+"""Endpoints by number; a number is never given to another one."""
 
 
 class SentBlocks:
@@ -34,8 +34,8 @@ class SentBlocks:
         self._seconds = seconds
         self._heads_last = heads_last
         self._blocks: OrderedDict[BlockHash, tuple[_Holders, float]] = OrderedDict()
-        self._numbers: dict[EndpointId, int] = {}
-        self._unused = count()
+        # A number is never given again, also after its endpoint is gone.
+        self._numbers: defaultdict[EndpointId, int] = defaultdict(count().__next__)
         self._admitted = AdmittedPrompts(context, self._insert, self._forget)
 
     def __len__(self) -> int:
@@ -64,9 +64,7 @@ class SentBlocks:
 
     def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
         self._expire(now)
-        blocks, number = self._blocks, self._numbers.get(endpoint)
-        if number is None:
-            number = self._numbers[endpoint] = next(self._unused)
+        blocks, number = self._blocks, self._numbers[endpoint]
         there = self._numbers.values()
         # Neighbours mostly have the same holders, and share one set of them.
         before: _Holders | None = None

@@ -167,10 +167,8 @@ class Conversations:
             return prompt, (Run(own, known or self._drawn(each.request)),)
         later = self._asked[following]
         whole = self._tree.runs(later.end)
-        (end,) = self._in_tokens(
-            later,
-            (next((mark for mark in later.marks if mark > each.prompt.size), later.prompt.size),),
-        )
+        ends = (mark for mark in later.marks if mark > each.prompt.size)
+        (end,) = self._in_tokens(later, [next(ends, later.prompt.size)])
         repeated = end - size
         length = known or max(1, repeated)
         if repeated < 1 or length > repeated * (1 + 1 / _SLACK_SHARE) + _SLACK_TOKENS:

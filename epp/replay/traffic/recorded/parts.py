@@ -116,7 +116,7 @@ class _Parts:
         self._problems = problems
         self._first: tuple[str, RecordingHeader] | None = None
         self._runs: dict[str, _Run] = {}
-        self._run: _Run  # of the part that is read
+        self._run: _Run  # of the part that is being read; set by its header
         self.began = 0.0
         self.configuration = ""
         self.pools: list[RecordedPool] = []
@@ -144,16 +144,16 @@ class _Parts:
     def _prompts(self, line: SourceLine, models: Counter[str]) -> list[Asked]:
         """Read the prompts of a line; note a line that cannot be read, or that reports a loss."""
         try:
-            request = decode_line(line.text)
-            if isinstance(request, RecordedRequest):
-                _check(request)
-                models[request.target_model or request.model] += 1
-                return [self._asked(request, prompt) for prompt in request.prompts]
-            if isinstance(request, RecordedPool):
-                _check_names([each.id for each in request.endpoints])
-                self.pools.append(replace(request, at=self._time(request.at)))
-            if isinstance(request, RecordedLoss):
-                self._problems.skip(line.place, f"{request.requests} requests before it were lost")
+            row = decode_line(line.text)
+            if isinstance(row, RecordedRequest):
+                _check(row)
+                models[row.target_model or row.model] += 1
+                return [self._asked(row, prompt) for prompt in row.prompts]
+            if isinstance(row, RecordedPool):
+                _check_names([each.id for each in row.endpoints])
+                self.pools.append(replace(row, at=self._time(row.at)))
+            if isinstance(row, RecordedLoss):
+                self._problems.skip(line.place, f"{row.requests} requests before it were lost")
         except LookupError as error:
             self._problems.skip(line.place, str(error.args[0]))
         except (*UNREADABLE, ValueError) as error:
