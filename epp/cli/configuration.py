@@ -9,6 +9,7 @@ import msgspec
 from epp.cli.files import named, read_text
 from epp.cli.types import BOOL, PORT, one_of
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
+from epp.config.schema import check_numbers
 from epp.protocol.yaml import load_yaml
 
 _METRICS_SOURCE = "metrics-data-source"
@@ -67,7 +68,7 @@ def configured(text: str, arguments: argparse.Namespace) -> str:
     """Return the text of a configuration with the changes that flags make.
 
     An empty text stands for `--policy`. A gate in `--feature-gates` overrides the same gate in the
-    text. Raises `ConfigError` for a text that is not YAML.
+    text. Raises `ConfigError` for a text that is not YAML, or has a number that is out of range.
     """
     text = text or POLICIES[arguments.policy or DEFAULT_POLICY]
     parameters = {
@@ -81,6 +82,7 @@ def configured(text: str, arguments: argparse.Namespace) -> str:
     document = load_yaml(text.encode(errors="surrogateescape"))
     if not isinstance(document, dict):
         return text
+    check_numbers(document, "")  # JSON has no infinity
     changed = _with_gates(document, arguments.feature_gates)
     if poll_models:
         changed = _with_models(changed)

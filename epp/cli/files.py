@@ -103,7 +103,10 @@ def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:
 
 def hash_secret(path: Path) -> bytes:
     """Return the secret of a file: it keys hashes of blocks, which take 64 bytes at most."""
-    return read(path, "--hash-secret-file").strip()[:64]
+    secret = read(path, "--hash-secret-file").strip()[:64]
+    if not secret:
+        raise ConfigError(f"{path} is empty", "--hash-secret-file")
+    return secret
 
 
 @contextmanager

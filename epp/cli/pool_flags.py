@@ -123,6 +123,7 @@ def pool_notices(arguments: argparse.Namespace, source: "Source") -> Iterator[No
     else:
         given = (
             ("--pool-namespace", arguments.pool_namespace),
+            ("--endpoint-selector", arguments.endpoint_selector),
             ("--endpoint-target-ports", arguments.endpoint_target_ports),
             ("--ha-enable-leader-election", arguments.ha_enable_leader_election),
         )
@@ -135,12 +136,13 @@ def pool_notices(arguments: argparse.Namespace, source: "Source") -> Iterator[No
 def _without_metrics(
     arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]
 ) -> PoolOptions:
-    if arguments.endpoint_selector:
-        if arguments.endpoints_file:
-            raise ConfigError("give only one of these", "--endpoints-file and --endpoint-selector")
-        return _selected(arguments, environ)
+    if arguments.endpoint_selector and arguments.endpoints_file:
+        raise ConfigError("give only one of these", "--endpoints-file and --endpoint-selector")
+    # As in llm-d-router, whose flags require a pool or a selector even beside a file.
     if path := arguments.endpoints_file or configured:
         return PoolOptions(Path(path), arguments.pool_name or "default")
+    if arguments.endpoint_selector:
+        return _selected(arguments, environ)
     if not arguments.pool_name:
         raise ConfigError(
             "no endpoints: name an InferencePool with --pool-name, labels of pods with"

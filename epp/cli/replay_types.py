@@ -102,15 +102,13 @@ def _seconds(time: str, text: str) -> float:
 
 def roles(text: str) -> Sequence[str]:
     """Return a role for each pod: `prefill=2,decode=6`."""
-    each: list[str] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"([a-z-]+)=(\d{1,5})", part)
-        if not found or len(each) + int(found[2]) > MAX_PODS:
-            raise argparse.ArgumentTypeError(
-                f"`{text}` is not a list of roles; write prefill=2,decode=6"
-            )
-        each += [found[1]] * int(found[2])
-    return each
+    found = [re.fullmatch(r"([a-z-]+)=(\d{1,5})", part) for part in text.split(",")]
+    numbers = [int(each[2]) for each in found if each]
+    if not all(found) or not 0 < sum(numbers) <= MAX_PODS:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a list of roles; write prefill=2,decode=6"
+        )
+    return [each[1] for each in found if each for _ in range(int(each[2]))]
 
 
 def slo(text: str) -> tuple[float, float]:

@@ -16,6 +16,7 @@ _SEPARATOR = "and"
 _NOT_INHERITED = ("endpoints_file", "pool_name", "endpoint_selector", "endpoint_target_ports")
 _POLICY_FLAGS = ("config_file", "config_text", "policy")
 _LIST_FLAGS = ("feature_gates", "replicas", "tls_cipher_suites")
+_LOG_FLAGS = ("log_level", "log_format", "zap_log_level", "zap_devel")
 _PORT_FLAGS = ("grpc_port", "grpc_health_port", "metrics_port")
 
 
@@ -45,7 +46,10 @@ def _parse_further_pool(first: argparse.Namespace, part: Sequence[str]) -> argpa
 
 
 def pools_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
-    """Return the arguments of each pool. Raises `ConfigError` if two have the same port."""
+    """Return the arguments of each pool.
+
+    Raises `ConfigError` if two have the same port, or another log.
+    """
     pools = [arguments, *arguments.others]
     used: set[int] = set()
     for name in _PORT_FLAGS:
@@ -54,6 +58,9 @@ def pools_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
             if port and port in used:  # 0: any free one
                 raise ConfigError(f"{port} is taken: each pool needs ports of its own", _flag(name))
             used.add(port)
+    for name in _LOG_FLAGS:
+        if any(getattr(pool, name) != getattr(arguments, name) for pool in pools):
+            raise ConfigError("all pools have one log: write it before `and`", _flag(name))
     return pools
 
 

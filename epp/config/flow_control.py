@@ -37,6 +37,9 @@ class DetectorRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
     plugin_ref: str = "utilization-detector"
 
+    def __post_init__(self) -> None:
+        self.plugin_ref = self.plugin_ref or "utilization-detector"
+
 
 class BandTemplate(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     """Limits and policies of a priority band: quantities, a Go duration, and plug-ins by name."""

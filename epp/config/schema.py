@@ -156,7 +156,7 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
         if document.get("apiVersion") != API_VERSION:
             warnings = _modernize(document)
             document = as_go_reads(document, EndpointPickerConfig)
-    _check_numbers(document, "")
+    check_numbers(document, "")
     try:
         return convert(document, EndpointPickerConfig), warnings
     except ConfigError as error:
@@ -232,14 +232,14 @@ def _parts(kind: object) -> Iterator[object]:
         yield from _parts(each)
 
 
-def _check_numbers(value: object, place: str) -> None:
+def check_numbers(value: object, place: str) -> None:
     """Raise `ConfigError` for a number that is not finite, or that is out of range."""
     if isinstance(value, dict):
         for key, each in value.items():
-            _check_numbers(each, f"{place}.{key}" if place else key)
+            check_numbers(each, f"{place}.{key}" if place else key)
     elif isinstance(value, list):
         for position, each in enumerate(value):
-            _check_numbers(each, f"{place}[{position}]")
+            check_numbers(each, f"{place}[{position}]")
     elif isinstance(value, int | float) and value and not _SMALLEST <= abs(value) <= _LARGEST:
         raise ConfigError(
             f"{value} is out of range; write 0, or {_SMALLEST:g} to {_LARGEST:g} with either sign",
@@ -251,9 +251,9 @@ def _check_version(document: dict[str, Any]) -> None:
     kind, version = document.get("kind", KIND), document.get("apiVersion", API_VERSION)
     if kind != KIND:
         raise ConfigError(f"`{kind}` is not `{KIND}`", "kind")
-    if version not in {API_VERSION, *OLD_API_VERSIONS}:
-        known = ", ".join((API_VERSION, *OLD_API_VERSIONS))
-        raise ConfigError(f"`{version}` is not one of {known}", "apiVersion")
+    known = (API_VERSION, *OLD_API_VERSIONS)
+    if version not in known:
+        raise ConfigError(f"`{version}` is not one of {', '.join(known)}", "apiVersion")
 
 
 def _modernize(document: dict[str, Any]) -> tuple[str, ...]:

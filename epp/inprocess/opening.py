@@ -46,7 +46,7 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
             names; without one, none until `set_endpoints`.
         config: the path of an `EndpointPickerConfig`.
         config_text: the same as YAML.
-        policy: a policy by name, without a configuration.
+        policy: a policy by name, in place of a configuration.
         pool_name: the pool's name in metrics.
         hold: a request waits while its best endpoint has no room; False: it never does.
         hold_timeout: a request that has waited this long is sent all the same.
@@ -59,8 +59,9 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
         record: the folder that traffic is recorded in, for `epp replay`; None: nowhere.
         metrics_port: a port of this machine that serves metrics, the console, and `epp explain`; 0:
             any; None: none.
-        unreachable: exceptions that blame the endpoint if they leave a pick's block: those of the
-            HTTP client for connections that break, or cannot be made.
+        unreachable: exceptions that blame the endpoint if they leave a pick's block before the head
+            of a response is reported: those of the HTTP client for connections that break, or
+            cannot be made.
 
     """
     settings = _settings(config, config_text, policy)
@@ -69,6 +70,7 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
     empty_ok = hold_empty_timeout >= 0
     _check("hold_empty_timeout", hold_empty_timeout, empty_ok, "a number of seconds")
     _check("eject_after", eject_after, eject_after >= 0, "a number of 0 or more")
+    _check("max_body_bytes", max_body_bytes, max_body_bytes >= 0, "a number of 0 or more")
     recording = None
     if record is not None:
         recording = RecordingSettings(
@@ -122,11 +124,13 @@ def _writable(folder: Path) -> Path:
 def _settings(config: str | os.PathLike[str] | None, text: str, policy: str) -> Settings:
     if config is not None and text:
         raise ConfigError("give only one of these", "config and config_text")
+    if policy not in POLICIES:
+        raise ConfigError(f"`{policy}` is not one of {', '.join(POLICIES)}", "policy")
+    if policy != DEFAULT_POLICY and (config is not None or text):
+        raise ConfigError("give only one of these", "policy and config, or config_text")
     if config is not None:
         try:
             text = Path(config).read_text()
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be read: {reason(error)}", str(config)) from error
-    if not text and policy not in POLICIES:
-        raise ConfigError(f"`{policy}` is not one of {', '.join(POLICIES)}", "policy")
     return load(text or POLICIES[policy])

@@ -22,6 +22,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Target
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
+from epp.model.request_events import Failure
 from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
@@ -188,14 +189,19 @@ class Pick:
         return self._passed(body, last=True)
 
     def failed(self, status: int = _UNREACHED) -> None:
-        """Report that the endpoint could not be reached, or failed with an HTTP status.
+        """Report that the endpoint could not be reached, broke off, or failed with an HTTP status.
 
-        An endpoint that fails five times in a row (`eject_after`) is left out for a while.
+        An endpoint that fails five times in a row (`eject_after`) is left out for a while; one that
+        breaks off counts as given up if any output has come.
         """
-        if self._exchange.record.status is None:
+        record = self._exchange.record
+        if record.status is None:
             self.finished(status=status)
-        else:  # it broke off
-            self._exchange.cancelled(self._context.clock())
+            return
+        # It broke off. vLLM sends the head of a stream before it computes anything.
+        if record.outcome is None and not record.refused and record.first_byte_at is None:
+            record.failure = Failure.GATEWAY
+        self._exchange.cancelled(self._context.clock())
 
     def first_token(self) -> None:
         """Report that the first token has come."""
@@ -258,11 +264,12 @@ class Pick:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        record, unreachable = self._exchange.record, self._context.unreachable
         try:
             if error is None:
                 self.finished()
-            elif isinstance(error, self._context.unreachable):
-                self.failed()
+            elif isinstance(error, unreachable) and record.status is None:
+                self.failed()  # after the head, a gateway's own client may be the one that left
         finally:
             self._end()
 

@@ -289,7 +289,10 @@ class Fleet:
 
     def _orca(self, event: OrcaReported, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
-        if in_flight is not None and in_flight.pod.endpoint.target == event.target:
+        if in_flight is None or in_flight.pod.endpoint.target != event.target:
+            return
+        # vLLM `orca_metrics.py`: all engines of a server have the same names, so one is reported.
+        if in_flight.pod.endpoint.rank is None and in_flight.pod.load.ranks == 1:
             in_flight.pod.update_load(event, now)
 
     def _admitted(self, event: Admitted, now: float) -> None:

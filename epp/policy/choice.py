@@ -4,6 +4,7 @@ Compiled by mypyc: every request passes here.
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from math import inf
 from operator import index
 from typing import Final, SupportsIndex
@@ -11,7 +12,7 @@ from typing import Final, SupportsIndex
 from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision, Score
-from epp.model.endpoint import EngineId
+from epp.model.endpoint import EndpointId, EngineId
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PickContext, PluginTimer, Unseen, misreturned
 from epp.policy.profile import Profile
@@ -94,6 +95,8 @@ class Plan:
             candidates = self._filtered(request, candidates, timer)
         if context.home is not None:
             candidates = _at_home(candidates, context.home)
+        if context.without:
+            candidates = _without(candidates, context.without)
         totals, scores = self._score(request, candidates, timer)
         positions: Sequence[SupportsIndex]
         if timer is None:
@@ -179,6 +182,14 @@ class Plan:
 def _at_home(candidates: Sequence[Candidate], home: EngineId) -> Sequence[Candidate]:
     """Return only the candidate that has the response a request needs; all if none has it."""
     return [each for each in candidates if each.endpoint.engine == home] or candidates
+
+
+def _without(candidates: Sequence[Candidate], full: AbstractSet[EndpointId]) -> Sequence[Candidate]:
+    """Return the candidates that have room. Raises `NoEndpoints` if there are none."""
+    found = [each for each in candidates if each.endpoint.id not in full]
+    if not found:
+        raise NoEndpoints("the filters want endpoints that have no room")
+    return found
 
 
 def _picked(candidates: Sequence[Candidate], positions: Sequence[SupportsIndex]) -> list[Candidate]:

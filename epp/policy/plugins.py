@@ -17,6 +17,7 @@ Users add theirs as such classes under the entry point group `warmpick.plugins`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -65,13 +66,15 @@ class PickContext(msgspec.Struct, frozen=True):
 
     `below(n)` returns a random number in 0..n-1; `turn` counts the decisions before this one.
     `unseen` is None without other replicas. `home` is the engine (`Endpoint.engine`) that has the
-    response which the request goes on from, or is about; None if there is no such.
+    response which the request goes on from, or is about; None if there is no such. Filters see the
+    endpoints `without` room, but these are not picked.
     """
 
     below: Callable[[int], int]
     turn: int
     unseen: Unseen | None = None
     home: EngineId | None = None
+    without: AbstractSet[EndpointId] = frozenset()
 
 
 class PluginTimer(Protocol):

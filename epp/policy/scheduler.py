@@ -1,12 +1,13 @@
 """The scheduler: gets candidates from the fleet and a choice among them from the plug-ins."""
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from epp.errors import FAULTS, EndpointsFull, NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.endpoint import ROLE_LABEL, Endpoint
+from epp.model.endpoint import ROLE_LABEL, Endpoint, EndpointId
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.quote import Quote
@@ -83,7 +84,7 @@ class Scheduler:
                 self._on_fault(name, error)
         return quote
 
-    def decide(
+    def decide(  # noqa: PLR0913 (what it decides on, and what it asks)
         self,
         request: InferenceRequest,
         quote: Quote,
@@ -91,11 +92,13 @@ class Scheduler:
         timer: PluginTimer | None = None,
         *,
         sheds: bool = True,
+        admits: bool = True,
     ) -> Decision:
         """Choose endpoints for a request by the state at `now`; the fleet does not change.
 
         Plug-ins see `request`, which may have lost its prompts and its body since it was quoted.
         Raises `NoEndpoints`, errors of plug-ins and, with `sheds`, what `check_saturation` raises.
+        Admitters are asked only if it `admits`, that is once for each request.
         """
         fleet, whole = self._fleet, self._whole
         candidates = fleet.candidates(quote, now, whole=whole)
@@ -110,14 +113,14 @@ class Scheduler:
             home = fleet.responses.engine_of(request.response_id, now)
         context = PickContext(self._below, self._turn, unseen, home)
         try:
-            return self._choose(request, candidates, context, timer)
+            return self._choose(request, candidates, context, timer, admits=admits)
         except EndpointsFull:
             raise
         except NoEndpoints:  # the filters may want an endpoint that is left out
             if not fleet.ejects:
                 raise
             candidates = fleet.candidates(quote, now, whole=whole, ejected=True)
-            return self._choose(request, candidates, context, timer)
+            return self._choose(request, candidates, context, timer, admits=admits)
 
     def decide_among(
         self,
@@ -125,14 +128,15 @@ class Scheduler:
         decision: Decision,
         candidates: Sequence[Candidate],
         now: float,
+        without: AbstractSet[EndpointId] = frozenset(),
     ) -> Decision:
         """Choose again for a request, among some of the candidates of a decision on it.
 
-        Raises what `decide` raises.
+        Filters see endpoints that it must do `without`. Raises what `decide` raises.
         """
         unseen = None if self.unseen is None else self.unseen(now)
-        context = PickContext(self._below, self._turn, unseen)
-        again = self._choose(request, candidates, context, None)
+        context = PickContext(self._below, self._turn, unseen, without=without)
+        again = self._choose(request, candidates, context, None, admits=False)
         return replaced(again, considered=decision.considered)
 
     def _choose(
@@ -141,10 +145,12 @@ class Scheduler:
         candidates: Sequence[Candidate],
         context: PickContext,
         timer: PluginTimer | None,
+        *,
+        admits: bool,
     ) -> Decision:
         if self._plain:
             return self._plan.choose(request, candidates, context, timer)
-        return self._run_profiles(request, candidates, context, timer)
+        return self._run_profiles(request, candidates, context, timer, admits=admits)
 
     def check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
         """Raise `Overloaded` if a request of negative priority meets a pool that is full."""
@@ -164,6 +170,8 @@ class Scheduler:
         candidates: Sequence[Candidate],
         context: PickContext,
         timer: PluginTimer | None,
+        *,
+        admits: bool,
     ) -> Decision:
         """Screen the candidates, admit the request, and have the handler run profiles."""
         scheduling = self._scheduling
@@ -175,7 +183,7 @@ class Scheduler:
             if not candidates:
                 name = scheduling.name_of(screener)
                 raise NoEndpoints(f"screener {name} left no endpoint", reason="screened-out")
-        for admitter in scheduling.admitters:
+        for admitter in scheduling.admitters if admits else ():
             if timer is None:
                 admitter.admit(request, candidates)
             else:

@@ -14,7 +14,7 @@ from cachetools import TTLCache
 
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId, Target
-from epp.model.request import InferenceRequest
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import SessionId, find_producer
 from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.client_keys import ClientKey, client_key
@@ -137,6 +137,7 @@ class _PinPlugin:
 
     def __init__(self, pins: "_Tokens | _Bindings") -> None:
         self.pinned = pins.pinned
+        self.offered = pins.offered
         self.committed = pins.committed
         self.response_headers = pins.response_headers
 
@@ -145,7 +146,10 @@ class _PinScorer(_PinPlugin):
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 for the session's endpoint, 0 for others."""
         pinned = self.pinned(request)
-        return [1.0 if each.endpoint.id == pinned else 0.0 for each in candidates]
+        scores = [1.0 if each.endpoint.id == pinned else 0.0 for each in candidates]
+        if 1.0 in scores:
+            self.offered(request)
+        return scores
 
 
 class _AgentSessions(_PinScorer):
@@ -183,8 +187,11 @@ class _Tokens:
         except (binascii.Error, ValueError):
             return ""
 
-    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+    def offered(self, request: InferenceRequest) -> None:
         """Do nothing: the client keeps the endpoint."""
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Do nothing, as above."""
 
     def response_headers(
         self, request: InferenceRequest, decision: Decision, served: Target | None
@@ -217,6 +224,7 @@ class _Bindings:
             timer=lambda: self._now,
         )
         self._bound: dict[EndpointId, _Bound] = {}
+        self._offered = RequestId("")
         when_removed(context.subscribe, self._forget)
 
     def _forget(self, endpoint: EndpointId) -> None:
@@ -235,6 +243,13 @@ class _Bindings:
         bound = None if session is None else self._endpoints.get(session)
         return "" if bound is None else bound.endpoint
 
+    def offered(self, request: InferenceRequest) -> None:
+        """Note that the endpoint of a request's session is a candidate.
+
+        Flow control, which calls scorers again, may send the request to another that has room.
+        """
+        self._offered = request.id
+
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Bind a session to its endpoint, or to another if that is no longer a candidate."""
         self._now = now
@@ -242,7 +257,10 @@ class _Bindings:
         if session is None or stage is None:
             return
         bound = self._endpoints.get(session)
-        if bound is None or all(each.endpoint.id != bound.endpoint for each in stage.candidates):
+        if bound is None or (
+            (not bound.endpoint or request.id != self._offered)
+            and all(each.endpoint.id != bound.endpoint for each in stage.candidates)
+        ):
             chosen = stage.endpoint.id
             bound = self._bound.setdefault(chosen, _Bound(chosen))
         elif stage.endpoint.id != bound.endpoint:

@@ -115,11 +115,8 @@ class AddressBook:
         found: tuple[Address, ...] = ()
         for server, known in zip(self._servers, every, strict=True):
             own = addresses_of(server, known, found)
-            if known and not own:
-                self._trouble(
-                    server.authority,
-                    f"{server.authority} is ignored: all its addresses belong to other URLs too",
-                )
+            ignored = f"{server.authority} is ignored: all its addresses belong to other URLs too"
+            self._trouble(server.authority, ignored if known and not own else "")
             found += own
         return found
 

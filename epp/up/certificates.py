@@ -48,14 +48,14 @@ class ServedCertificate:
             flag = "--tls-key" if error.place == str(self._key) else "--tls-cert"
             raise ConfigError(error.problem, f"{flag} {error.place}") from error
         # Envoy reads files again whose paths differ: `/x/./cert.pem` and `/x/cert.pem`.
-        self._turn = 1 - self._turn
+        turn = 1 - self._turn
         chain, key = (
-            f"{each.parent}/{'./' * self._turn}{each.name}" for each in (self._chain, self._key)
+            f"{each.parent}/{'./' * turn}{each.name}" for each in (self._chain, self._key)
         )
         still = self._folder / "still"
         still.mkdir(exist_ok=True)
         put(self._folder / CERTIFICATE_FILE, certificate_file(chain, key, still))
-        self._pair = pair
+        self._pair, self._turn = pair, turn
         return True
 
     async def run(self, say: Callable[[str], None]) -> NoReturn:

@@ -98,8 +98,12 @@ class Window:
             return
         _, last_picker, last_proxy = self._pages[-1] if self._pages else _NO_PAGES
         picker, proxy = picker or last_picker, proxy or last_proxy
-        began_again = picker.ttft.get(math.inf, 0) < last_picker.ttft.get(math.inf, 0)
-        if proxy.total < last_proxy.total or began_again:
+        began_again = (
+            proxy.total < last_proxy.total
+            or picker.prompt_tokens < last_picker.prompt_tokens
+            or picker.ttft.get(math.inf, 0) < last_picker.ttft.get(math.inf, 0)
+        )
+        if began_again:
             self._pages.clear()
         self._pages.append((now, picker, proxy))
         while now - self._pages[0][0] > WINDOW_SECONDS:

@@ -73,5 +73,5 @@ def _models(body: bytes) -> tuple[str, ...]:
     try:
         listed: Any = msgspec.json.decode(body)
         return tuple(str(model["id"]) for model in listed["data"])
-    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError, RecursionError):
         return ()

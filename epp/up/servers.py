@@ -112,7 +112,7 @@ def _looks_whole(text: str) -> bool:
 
 def _refuse_path(parts: SplitResult, told: str) -> None:
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
-        extra = parts.path + ("?..." if parts.query else "")
+        extra = parts.path + "?..." * bool(parts.query) + "#..." * bool(parts.fragment)
         raise ConfigError(f"leave out `{extra}`: clients' paths are passed on as they are", told)
 
 

@@ -196,6 +196,9 @@ def test_the_flag_is_vllms():
         '{"endpoints": 1}',
         '{"publisher": "nats"}',
         '{"buffer_steps": "many"}',
+        '{"buffer_steps": -1}',
+        '{"hwm": -1}',
+        '{"endpoint": "tcp://*:65536"}',
     ],
 )
 def test_a_configuration_that_cannot_be_used(text, capsys):

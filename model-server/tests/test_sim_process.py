@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -76,6 +77,19 @@ async def test_a_port_that_is_taken_is_named():
     assert re.fullmatch(rb"simulator: 127.0.0.1:\d+: .*address already in use.*\n", said)
 
 
+async def test_a_port_of_kv_events_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://*:{taken.getsockname()[1]}"
+        config = json.dumps({"enable_kv_cache_events": True, "endpoint": endpoint})
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "--port", "0", "--kv-events-config", config, stderr=subprocess.PIPE
+        )
+        async with asyncio.timeout(DEADLINE):
+            _, said = await process.communicate()
+    expected = f"simulator: {endpoint}: Address already in use\n"
+    assert (process.returncode, said.decode()) == (1, expected)
+
+
 def test_help_names_every_flag(capsys):
     with pytest.raises(SystemExit) as stopped:
         parse(["--help"])
@@ -113,6 +127,7 @@ SENSELESS = [
     *("--speed 0", "--speed nan", "--num-gpu-blocks-override 1", "--block-size x"),
     *("--max-num-seqs 0", "--max-num-batched-tokens 0", "--max-model-len -1", "--max-loras 0"),
     *("--step-ms -1", "--drain-seconds -1", '--lora-modules {"name":"a"}'),
+    *("--port -1", "--port 65536"),
 ]
 
 

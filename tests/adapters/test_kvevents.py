@@ -16,6 +16,7 @@ from epp.adapters.kvevents.publishers import (
     PublisherAddresses,
     SubscriptionSettings,
 )
+from epp.label_selector import parse_label_selector
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.held_port import held_port
@@ -353,13 +354,37 @@ async def test_endpoints_are_subscribed_to_separately():
 
 async def test_nothing_is_told_of_an_endpoint_that_is_no_longer_watched():
     async with ZmqPublisher().open() as publisher, listening() as (listener, told):
-        await publisher.store(*range(100))
-        told.after = lambda: listener.unwatch("default/pod-0")
         listener.watch(at(publisher))
+        await publisher.heard()
+        await told.until(lambda: told.of(CacheFeedUp))
+        told.events.clear()
+        told.after = lambda: listener.unwatch("default/pod-0")
+        await publisher.store(*range(100))
         await told.until(lambda: told.of(CacheChanged))
         ending = [task for task in asyncio.all_tasks() if "of default/pod-0" in task.get_name()]
         await asyncio.gather(*ending, return_exceptions=True)
         assert len(told.events) == 1
+
+
+UNWATCHED = {
+    "it publishes nothing": ({}, {PORT_LABEL: "0"}),
+    "it is not selected": ({"selector": parse_label_selector("events=on")}, {"events": "off"}),
+}
+
+
+@pytest.mark.parametrize(("more", "labels"), UNWATCHED.values(), ids=UNWATCHED)
+async def test_the_cache_of_an_endpoint_that_is_not_followed_any_more_is_unknown(more, labels):
+    settings = msgspec.structs.replace(FAST, **more)
+    async with ZmqPublisher().open() as publisher, listening(settings) as (listener, told):
+        listener.watch(at(publisher, events="on"))
+        await publisher.heard()
+        await publisher.store(1)
+        await told.holds(1)
+        for _ in range(2):
+            listener.watch(at(publisher, **{"events": "on"} | labels))
+        assert (len(told.of(CacheFeedLost)), listener.counts()) == (1, {})
+        listener.watch(at(publisher, events="on"))
+        await told.holds(1)
 
 
 async def test_another_engine_under_an_endpoints_id_is_subscribed_to_again():

@@ -63,6 +63,15 @@ def test_a_streamed_response():
     assert value(counted, "warmpick_exchange_outcomes_total", outcome="completed") == 1
 
 
+def test_a_follow_up_of_a_stored_response_is_not_compared_with_its_prediction():
+    """Its server reports the prompt with all earlier turns, of which the picker knows nothing."""
+    counted = telemetry()
+    serve(counted, record(request=request(response_id="resp_1")))
+    assert value(counted, "llm_d_epp_request_cached_tokens_sum") == 32
+    for name in ("predicted_cached_tokens_sum", "actual_cached_tokens_sum", "reuse_tokens_total"):
+        assert values(counted, f"warmpick_{name}") == {}
+
+
 def test_a_response_that_is_not_streamed_has_no_time_per_token():
     counted = telemetry()
     serve(counted, record(streaming=False))

@@ -31,6 +31,7 @@ from epp.model.events import (
 from epp.model.listeners import reraise
 from tests.app.replica_rig import two
 from tests.app.test_decision_ring import Kept
+from tests.app.watched import DISAGGREGATED
 from tests.policy.flow.flow_rig import CAPACITY, FlowRig
 from tests.tasks import running
 
@@ -193,9 +194,11 @@ async def test_the_last_decisions_are_shown_where_there_are_more():
     assert len((await shown.state())["recent"]["number"]) == 30
 
 
-async def test_a_decision_is_in_brief_what_it_was_before_its_endpoint_went():
-    shown = Shown()
-    record = shown.serve()
+@pytest.mark.parametrize("policy", ["least-ttft", DISAGGREGATED], ids=["together", "apart"])
+async def test_a_decision_is_in_brief_what_it_was_before_its_endpoint_went(policy):
+    shown = Shown(policy)
+    # With prefill elsewhere, some are warmer where they are decoded.
+    *_, record = [shown.serve() for _ in range(3)]
     before = (await shown.state())["recent"]
     totals = (await shown.state())["totals"]
     shown.fleet.apply(EndpointRemoved(record.decision.endpoint.id), shown.now)

@@ -14,6 +14,7 @@ from epp.app.observing.views import DecisionsPage
 from epp.model.endpoint import Endpoint, EndpointId, Load
 from epp.model.events import EndpointRemoved, EndpointUpserted, LoadReported
 from epp.policy.explanations.ranking import measures
+from epp.values import replaced
 from tests.app.watched import Watched
 from tests.plugin_packages import install
 from tests.tasks import running
@@ -136,6 +137,22 @@ async def test_what_is_kept_lets_go_of_endpoints_that_are_gone():
     after = (await kept.decisions()).decisions
     assert [each.profiles for each in after] == [each.profiles for each in before]
     assert record.decision.endpoint.id not in kept.ring.tallies
+
+
+def test_a_response_of_a_removed_endpoint_counts_in_all_and_leaves_no_tally():
+    kept = Kept()
+    exchange, _ = kept.ask()
+    kept.fleet.apply(EndpointRemoved(exchange.record.decision.endpoint.id), kept.now)
+    kept.answer(exchange, cached=480)
+    assert (kept.ring.tallies, kept.ring.total().cached_tokens) == ({}, 480)
+
+
+def test_what_is_reported_after_a_stored_response_is_not_compared():
+    kept = Kept()
+    exchange, _ = kept.ask()
+    exchange.record.request = replaced(exchange.record.request, response_id="resp_1")
+    kept.answer(exchange, cached=480)
+    assert kept.ring.total().requests == 0
 
 
 async def test_endpoints_show_what_responses_said():

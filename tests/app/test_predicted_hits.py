@@ -107,8 +107,12 @@ def test_each_class_is_counted_by_itself(adapter, salted, media, cached):
         {"matched": 3, "total": 9, "tokens": 144},
         {"cached": None},
         {"target": B.target},
+        {"response_id": "resp_1"},
     ],
-    ids=["nothing predicted", "one block", "48 tokens", "not reported", "served elsewhere"],
+    ids=[
+        *("nothing predicted", "one block", "48 tokens", "not reported", "served elsewhere"),
+        "after a stored response",
+    ],
 )
 def test_what_shows_nothing_is_not_counted(less):
     assert one(**less) == {}

@@ -173,6 +173,27 @@ async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():
         assert held(other)["default/pod-0"] == set()
 
 
+async def test_of_a_cache_that_no_message_has_room_for_a_part_is_told(monkeypatch):
+    async with started() as one:
+        serve_many(one, 100)
+        cache = one.pod("pod-0").scheduler.cache
+        most = len(cache.hashes()) // 3
+        monkeypatch.setattr(copies, "_MOST_BLOCKS", most)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        async with started(one.port) as fresh:
+            one.meets(fresh)
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh)["default/pod-0"] == set(cache.contents()[0][:most])
+            await settled(one, fresh)
+            before = fresh.replicas.copies.copied
+            await compare(one, fresh)
+            await until(lambda: fresh.replicas.copies.copied > before)
+            await until(lambda: not fresh.replicas.copies.busy)
+            assert len(held(fresh)["default/pod-0"]) < 2.5 * most
+            check_invariants(fresh.fleet)
+
+
 def apart(one, other):
     """Have each see what the other does not; return what both hold together of pod-0."""
     for each, seed in ((one, "left"), (other, "right")):

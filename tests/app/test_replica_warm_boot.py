@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.replicas.settings import mark_of
 from epp.app.replicas import copies, exchange, warm_boot
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointUpserted, Listed
@@ -13,10 +14,11 @@ from epp.model.kv_changes import CacheCleared, CacheFeedUp
 from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
 from epp.model.request import RequestId
 from epp.model.request_events import ResponseNamed
-from epp.protocol.replicas.facts import LeavingFact, NoSnapshot
+from epp.protocol.replicas.facts import LeavingFact, NoSnapshot, SnapshotQuery
 from epp.protocol.replicas.peers import Peer
 from tests.app.replica_rig import (
     MANY,
+    SECRET,
     Started,
     peers,
     serve_many,
@@ -27,7 +29,7 @@ from tests.app.replica_rig import (
     two,
 )
 from tests.model.invariants import check_invariants
-from tests.protocol.replicas.pair import Replica, held
+from tests.protocol.replicas.pair import Replica, facts_of, held
 from tests.strategies import text
 from tests.tasks import running, until
 
@@ -150,6 +152,27 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
             one.meets(fresh)
             await until(lambda: fresh.replicas.warm)
             assert held(fresh)["default/pod-0"] == set()
+
+
+async def test_a_snapshot_takes_one_way_though_its_reader_sends_on_two():
+    """Else a part that waits on one would be overtaken by the next on the other."""
+    async with started() as one:
+        serve_many(one)
+        await until(lambda: one.replicas.warm)
+        fresh, taken = Replica(9, pool=mark_of(SECRET, "pool")), list[object]()
+
+        def receive(message):
+            one.replicas._receive(message, lambda answer: take(message, answer))
+
+        def take(way, answer):
+            if isinstance(facts_of(answer)[0], copies.SnapshotPart):
+                taken.append(way)
+                receive(fresh.heartbeat())
+            return True
+
+        receive(fresh.writer.to_one([SnapshotQuery(unsettled=True)], 0.0))
+        await until(lambda: len(taken) == 3)
+        assert len(set(taken)) == 1
 
 
 async def test_a_replica_that_leaves_before_it_has_told_all_is_not_waited_for(monkeypatch):
@@ -293,6 +316,24 @@ async def test_what_one_without_caches_has_learned_is_kept_if_others_know_less(m
         fresh.hear(each.heartbeat())
     told = {1: [await learned_by(other), NoSnapshot()], 3: [NoSnapshot()]}
     assert await said_at_its_start(fresh, told.__getitem__) == ["replicas.warm"]
+    assert speeds(fresh) == speeds(other)
+
+
+async def test_what_one_without_caches_has_learned_is_kept_if_the_next_leaves(monkeypatch):
+    monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
+    other, leaving, fresh = Replica(1), Replica(3), Replica(2)
+    for each in (other, leaving):
+        each.writer.settled = True
+        fresh.hear(each.heartbeat())
+    learned = await learned_by(other)
+
+    def told(number):
+        if number == other.number:
+            yield from (learned, NoSnapshot())
+        else:
+            fresh.hear(leaving.writer.to_all([LeavingFact()], 0.0))
+
+    assert await said_at_its_start(fresh, told) == ["replicas.warm"]
     assert speeds(fresh) == speeds(other)
 
 

@@ -437,6 +437,25 @@ async def test_one_whose_memory_is_full_leaves_that_to_another(server, monkeypat
             await other.stop()
 
 
+async def test_replicas_that_stop_at_once_leave_what_they_know(server):
+    every = [Started(redis=redis_server(server.address)) for _ in range(3)]
+    for each in every:
+        each.start()
+    tasks = [asyncio.ensure_future(each.run()) for each in every]
+    try:
+        await settled(*every)
+        serve_many(every[0])
+        await until(lambda: all(held(each) == held(every[0]) for each in every))
+    finally:
+        await asyncio.gather(*(each.stop() for each in every))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    async with replica(server) as fresh:
+        await until(lambda: fresh.replicas.warm)
+        assert held(fresh) == held(every[0])
+
+
 async def kept_hashes(rig):
     """What is kept of the first endpoint."""
     kept = [each for each in await rig.replicas._keeper.kept() if isinstance(each, ContentsReply)]

@@ -20,7 +20,7 @@ from epp.protocol.trace_context import TraceSampling, parse
 from tests.adapters.ext_proc_peer import Peer, body, head, response_body, response_head
 from tests.adapters.tracing.collector import attributes, collecting_grpc, collecting_http
 from tests.adapters.vllm_page import vllm_page
-from tests.app.watched import Watched
+from tests.app.watched import DISAGGREGATED, Watched
 from tests.processes import forked_picker, said
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -34,17 +34,6 @@ LINEAR_SPANS = [
     "scoring",
     "pick_endpoints",
 ]
-DISAGGREGATED = """
-plugins:
-- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
-- {type: always-disagg-pd-decider}
-- {type: least-ttft-picker}
-- {type: queue-scorer, name: queue}
-- {type: max-score-picker}
-schedulingProfiles:
-- {name: prefill, plugins: [{pluginRef: queue}, {pluginRef: max-score-picker}]}
-- {name: decode, plugins: [{pluginRef: least-ttft-picker}]}
-"""
 
 
 class Traced(Watched):

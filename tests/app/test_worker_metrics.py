@@ -5,6 +5,7 @@ import contextlib
 from asyncio.subprocess import Process
 from typing import cast
 
+import pytest
 from aiohttp import web
 
 from epp.adapters.workers.link import WorkerStart
@@ -106,6 +107,13 @@ async def test_a_worker_that_ends_without_an_answer_counts_as_it_last_did(tmp_pa
         worker.start()
         worker.answers, worker.count = True, 5
         assert await worker.counted() == 1005
+
+
+@pytest.mark.parametrize("named", [b"1", b"-0", b"x", b"", b"9" * 5000])
+async def test_a_profile_of_no_worker_is_refused(tmp_path, named):
+    async with serving(tmp_path) as worker:
+        profile = worker.pages.profiles[b"/debug/pprof/goroutine"]
+        assert await profile(b"worker=" + named) == (400, b"worker: a number from 0 to 0\n")
 
 
 async def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):

@@ -33,6 +33,17 @@ from tests.strategies import SECRET, endpoint, text
 DUPLEX = Modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
 SHARED = text(512)
 SECOND = 1.0
+DISAGGREGATED = """
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+- {type: always-disagg-pd-decider}
+- {type: least-ttft-picker}
+- {type: queue-scorer, name: queue}
+- {type: max-score-picker}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: queue}, {pluginRef: max-score-picker}]}
+- {name: decode, plugins: [{pluginRef: least-ttft-picker}]}
+"""
 
 
 class Watched:

@@ -9,7 +9,7 @@ import yaml
 
 from epp import __version__
 from tests.charts import values as v
-from tests.charts.helm import CHARTS, ROOT, chart, notes, objects
+from tests.charts.helm import CHARTS, ROOT, chart, notes, objects, only
 from tests.charts.schemas import complaints
 from tests.charts.test_model_server import CASES as SERVERS
 
@@ -109,3 +109,14 @@ def test_values_that_are_named_exist():
 @pytest.mark.parametrize("name", ["warmpick", "model-server"])
 def test_a_chart_is_of_this_version(name):
     assert chart(name).metadata["version"] == chart(name).metadata["appVersion"] == __version__
+
+
+@pytest.mark.parametrize("preferred", [False, True])
+def test_a_pool_of_ones_own_names_the_service_that_the_charts_pool_names(preferred):
+    gke = {"name": "gke", "gke": {"preferredBackends": {"enabled": preferred}}}
+    values = v.merged(v.POOL, {"provider": gke})
+    service = only(objects("warmpick", values), "InferencePool")["spec"]["endpointPickerRef"][
+        "name"
+    ]
+    text = notes("warmpick", v.merged(values, {"inferencePool": {"create": False}}))
+    assert f"endpointPickerRef: {{name: {service}, port: " in text

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from epp.adapters.kube.kube_discovery import lease_name
 from epp.cli.configuration import settings_of
 from epp.cli.llm_d_router_flags import REMOVED, check_removed
 from epp.errors import ConfigError
@@ -29,6 +30,13 @@ WORDS = (
 """Values of all kinds of flags, and of none."""
 FREE = {"config-text", "policy", "config-file"}
 """These name or have a configuration."""
+HEEDED = {
+    "grpc-port": 9100,
+    "metrics-port": 9191,
+    "ha-enable-leader-election": True,
+    "policy": "linear",
+}
+"""The chart reads these itself."""
 SPELT = {"debugHeaders": True, "--v": 5, "-max-body-bytes": "16Mi", "drainTimeout": "5s"}
 
 
@@ -78,6 +86,46 @@ def test_a_flag_may_be_spelt_as_the_picker_reads_it():
     assert (said.max_body_bytes, said.drain_timeout) == (16 << 20, 5.0)
     on = v.epp(flags={"poll-models": True})
     assert arguments(objects("warmpick", v.merged(v.POOL, on))).poll_models is True
+
+
+@pytest.mark.parametrize(
+    ("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=["older", "router"]
+)
+def test_the_chart_heeds_a_flag_in_either_spelling(base, epp):
+    spelt = {re.sub("-(.)", lambda found: found[1].upper(), name): HEEDED[name] for name in HEEDED}
+    dashed = {f"--{name}": value for name, value in HEEDED.items()}
+    expected, *others = (
+        objects("warmpick", v.merged(base, epp(replicas=2, flags=flags)))
+        for flags in (HEEDED, spelt, dashed)
+    )
+    assert others == [expected, expected]
+
+
+def test_the_lease_that_the_picker_may_write_is_that_of_its_pool():
+    things = objects("warmpick", v.merged(v.POOL, v.epp(replicas=2, flags={"pool-name": "mine"})))
+    (role,) = (
+        each
+        for each in things
+        if each["metadata"]["name"] == "rel-epp-leader-election" and each["kind"] == "Role"
+    )
+    said = arguments(things)
+    written = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
+    assert written == [lease_name(said.pool_namespace, said.pool_name)]
+
+
+def test_the_ports_of_workers_are_those_of_the_flags():
+    shared = v.epp(networkPolicy={"enabled": True}, exchange={"enabled": True})
+    by_values = v.epp(workers=3, exchange={"port": 9300})
+    by_flags = v.epp(flags={"workers": 3, "replicas-port": 9300})
+    made = [
+        [
+            thing
+            for thing in objects("warmpick", v.merged(v.POOL, shared, each))
+            if thing["kind"] != "Secret"
+        ]
+        for each in (by_values, by_flags)
+    ]
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(

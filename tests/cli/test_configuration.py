@@ -7,6 +7,7 @@ import pytest
 from epp.cli.configuration import configured
 from epp.cli.serve_flags import add_serve
 from epp.config.file import POLICIES, load
+from epp.errors import ConfigError
 from epp.protocol.yaml import load_yaml
 
 
@@ -47,6 +48,13 @@ def test_gates_of_the_command_line_go_before_the_configurations(text, gates, exp
 def test_a_configuration_that_cannot_be_changed_is_left_to_who_reads_it(text, flag):
     assert merged(text) == text
     assert load_yaml(merged(text, flag).encode()) == load_yaml(text.encode())
+
+
+@pytest.mark.parametrize("flags", [[], ["--feature-gates=flowControl"], ["--poll-models"]])
+def test_a_number_that_is_not_finite_is_an_error_whatever_is_changed(flags):
+    text = "plugins: [{type: load-aware-scorer, parameters: {threshold: .inf}}]"
+    with pytest.raises(ConfigError, match=r"^plugins\[0\]\.parameters\.threshold: inf is out of"):
+        load(merged(text, *flags))
 
 
 def test_no_text_is_the_policys():

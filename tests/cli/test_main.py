@@ -316,10 +316,14 @@ def test_serve_does_not_start_on_what_it_cannot_use(flags, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_secret_that_is_not_there(written, capsys):
-    flags = ["--endpoints-file", written(ENDPOINTS), "--hash-secret-file", "/nowhere/secret"]
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("/nowhere/secret", "cannot read /nowhere/secret"), ("/dev/null", "/dev/null is empty")],
+)
+def test_a_secret_that_is_not_there(file, said, written, capsys):
+    flags = ["--endpoints-file", written(ENDPOINTS), "--hash-secret-file", file]
     assert main(["serve", *flags]) == 2
-    assert "--hash-secret-file: cannot read /nowhere/secret" in capsys.readouterr().err
+    assert f"--hash-secret-file: {said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

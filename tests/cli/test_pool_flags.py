@@ -109,11 +109,22 @@ def test_a_selector_is_called_by_the_deployment_or_stateful_set_that_picks(pod, 
     ],
 )
 def test_flags_without_meaning_for_the_source_are_said(flags, names):
+    assert noticed(flags) == names
+
+
+def noticed(flags, configured=""):
     parser = argparse.ArgumentParser()
     add_serve(parser)
     arguments = parser.parse_args(flags)
-    said = pool_notices(arguments, pool_of(arguments, "", {}).source)
-    assert [each.name for each in said] == names
+    said = pool_notices(arguments, pool_of(arguments, configured, {}).source)
+    return [each.name for each in said]
+
+
+def test_a_selector_beside_a_file_of_the_configuration_has_no_effect():
+    # llm-d-router's flags require it, or a pool, even then.
+    flags = ["--endpoint-selector=a=b", "--endpoint-target-ports=1"]
+    assert pool(*flags, configured="a.yaml").source == Path("a.yaml")
+    assert noticed(flags, "a.yaml") == ["--endpoint-selector", "--endpoint-target-ports"]
 
 
 SELECTED = "--endpoint-selector=app=vllm"

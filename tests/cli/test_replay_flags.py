@@ -45,7 +45,7 @@ def test_values(kind, text, value):
         *((replay_types.tokens, text) for text in ("9" * 400, "1000000M", "0.4")),
         *((up_to(9), text) for text in ("10", "0", "9" * 400)),
         *((replay_types.seed, text) for text in ("-1", "1.5", "", "9" * 400)),
-        *((replay_types.roles, text) for text in ("prefill=99999", "a=9999,b=9999")),
+        *((replay_types.roles, text) for text in ("prefill=99999", "a=9999,b=9999", "a=0,b=0")),
         *((replay_types.fault, text) for text in ("0:slow=0@1", f"0:die@{'9' * 400}")),
         *((replay_types.span, text) for text in ("5", "5-5", "9-3", "-1-2")),
         *((replay_types.roles, text) for text in ("prefill", "prefill=", "=3")),

@@ -104,6 +104,13 @@ def test_every_flag_that_adds_to_a_list_is_known():
             "--metrics-port: 9090 is taken",
         ),
         (("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3"), "no endpoints"),
+        *(
+            (
+                ("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3", flag),
+                f"{said}: all pools have one log: write it before `and`",
+            )
+            for flag, said in (("-v=4", "--log-level"), ("--zap-encoder=json", "--log-format"))
+        ),
     ],
 )
 def test_pools_that_conflict_are_refused(folder, capsys, more, complaint):

@@ -263,6 +263,7 @@ ERRORS = [
     ("\udcff", "", "not valid YAML"),
     ("- a", "", "a mapping is expected, not a list"),
     ("kind: Pod", "kind", "`Pod` is not `EndpointPickerConfig`"),
+    ("apiVersion: [v1]", "apiVersion", "`['v1']` is not one of llm-d.ai/v1"),
     ("apiVersion: v1", "apiVersion", "llm-d.ai/v1alpha1, inference.networking.x-k8s.io/v1alpha1"),
     ("plugin: []", "", "unknown field `plugin`: did you mean `plugins`"),
     ("zzz: []", "", "`zzz`; it takes apiVersion, kind, featureGates, plugins, scheduling"),

@@ -6,6 +6,7 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
+from epp.policy.filters.detectors import UtilizationDetector
 from epp.policy.flow.fairness import RoundRobinFairnessPolicy
 from epp.policy.flow.orders import EdfOrderingPolicy
 from epp.policy.flow.settings import FlowSettings
@@ -92,6 +93,13 @@ def test_flow_control_is_what_the_section_says():
     assert (flow.gate.name, flow.gate.priorities) == ("concurrency-detector", (100, -10))
     assert flow.gate.usage_limits == PriorityHoldbackPolicy(min_ceiling=0.5)
     assert flow.gate.detector is not settings.scheduling.saturation_detector is None
+
+
+@pytest.mark.parametrize("section", ["", "flowControl: {saturationDetector: {pluginRef: ''}}"])
+def test_the_default_detector_is_that_of_utilization(section):
+    gate = load(f"featureGates: [flowControl]\n{section}").flow.gate
+    assert gate is not None
+    assert (gate.name, gate.detector) == ("utilization-detector", UtilizationDetector())
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,11 @@ def test_a_picker_is_opened_before_it_picks():
         ({"config_text": "plugins: [{type: x}]"}, "plugins"),
         ({"policy": "best"}, "policy: `best` is not one of"),
         ({"config": os.devnull, "policy": "best"}, "policy: `best` is not one of"),
+        (
+            {"config_text": "plugins: []", "policy": "random"},
+            "policy and config, .*: give only one",
+        ),
+        ({"max_body_bytes": -1}, "max_body_bytes: -1 is not a number of 0 or more"),
         ({"scrape_interval": 0}, "scrape_interval: 0 is not an interval in seconds"),
         ({"scrape_interval": float("nan")}, "scrape_interval: nan is not an interval in seconds"),
         ({"hold_timeout": -1.0}, "hold_timeout: -1.0 is not a number of seconds"),

@@ -120,12 +120,17 @@ async def told(pick):
     pick.failed(502)
 
 
-@pytest.mark.parametrize("end", [broken_off, told])
+async def told_after_its_head(pick):
+    pick.answered()
+    pick.failed()
+
+
+@pytest.mark.parametrize("end", [broken_off, told, told_after_its_head])
 async def test_an_endpoint_that_cannot_be_reached_is_left_out(clock, end):
     twin = await made(clock)
     down, *others = ENDPOINTS
     for topic in range(40):
-        with contextlib.suppress(ConnectionRefusedError):
+        with contextlib.suppress(ConnectionError):
             async with twin.pick(Request.of(topic, 60)) as pick:
                 if pick.endpoint == down:
                     await end(pick)
@@ -133,6 +138,35 @@ async def test_an_endpoint_that_cannot_be_reached_is_left_out(clock, end):
     pods = twin.core.fleet.pods
     assert pods[down.id].outlier.ejected is not None
     assert not any(pods[each.id].outlier.ejected for each in others)
+    assert served(twin)
+
+
+@pytest.mark.parametrize(
+    ("status", "piece", "failure"),
+    [
+        (200, b"", "gateway"),
+        (200, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', None),
+        (400, b"", None),
+        (500, b"", "error"),
+    ],
+)
+async def test_who_breaks_off_has_failed_only_before_its_output(clock, status, piece, failure):
+    twin = await made(clock)
+    async with twin.pick(CHAT) as pick:
+        pick.answered(status)
+        pick.feed(piece)
+        pick.failed()
+    assert (ending(twin, pick).outcome, ending(twin, pick).failure) == ("aborted", failure)
+    assert served(twin)
+
+
+async def test_a_connection_that_breaks_after_the_head_may_be_the_clients(clock):
+    twin = await made(clock)
+    with contextlib.suppress(ConnectionResetError):
+        async with twin.pick(CHAT) as pick:
+            pick.answered()
+            raise ConnectionResetError
+    assert (ending(twin, pick).outcome, ending(twin, pick).failure) == ("aborted", None)
     assert served(twin)
 
 

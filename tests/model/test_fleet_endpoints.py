@@ -131,23 +131,25 @@ def test_an_orca_report_changes_what_it_names():
     assert rig.queued_seconds()["pod-0"] > before
 
 
-def test_of_several_ranks_an_orca_report_is_that_of_the_rank_that_served():
+@pytest.mark.parametrize(
+    ("rank", "ranks", "target", "expected"),
+    [
+        (None, 1, "10.0.0.1:8000", 6),
+        (None, 1, "10.0.0.3:8000", 2),
+        (None, 4, "10.0.0.1:8000", 2),
+        (3, 1, "10.0.0.1:8000", 2),
+    ],
+)
+def test_an_orca_report_is_of_an_engine_that_served_alone_at_its_address(
+    rank, ranks, target, expected
+):
+    """vLLM reports the last of several engines, whichever computed the response."""
     rig = Rig(0)
-    for server in (1, 2):
-        for rank in range(4):
-            rig.add(f"pod-{server}-{rank}", f"10.0.0.{server}", rank=rank)
-    for rank in range(4):
-        rig.send(f"pod-1-{rank}", f"r{rank}", LONG)
-    rig.apply(Served(RequestId("r1"), Target("10.0.0.1:8000")))
-    rig.apply(Served(RequestId("r2"), Target("10.0.0.2:8000")))
-    reports = [("r0", 1, 5.0), ("r1", 1, 6.0), ("r2", 2, 7.0), ("r3", 3, 8.0)]
-    for identity, server, waiting in reports:
-        target = Target(f"10.0.0.{server}:8000")
-        rig.apply(OrcaReported(RequestId(identity), target, waiting=waiting))
-    found = {endpoint.name: load.waiting for endpoint, load, _ in rig.fleet.loads()}
-    # What a stranger at 10.0.0.3 served says nothing of rank 3.
-    seen = {"pod-1-0": 5.0, "pod-1-1": 6.0, "pod-2-2": 7.0}
-    assert {name: waiting for name, waiting in found.items() if waiting} == seen
+    rig.add("pod-0", "10.0.0.1", rank=rank)
+    rig.report("pod-0", waiting=2, ranks=ranks)
+    rig.send("pod-0", "r", LONG)
+    rig.apply(OrcaReported(RequestId("r"), Target(target), waiting=6.0))
+    assert rig.pod("pod-0").load.waiting == expected
 
 
 def test_where_no_endpoint_has_the_rank_any_at_the_target_has_served():

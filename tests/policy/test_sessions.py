@@ -178,7 +178,8 @@ def test_an_agents_session_stays_and_the_pool_is_never_full():
     assert thunder.score(agent, ASKED) == [0, 1]
     assert thunder.score(agent, ASKED[:1]) == [0]
     assert thunder.score(request(), ASKED) == [0, 0]
-    thunder.committed(agent, decision("a", ASKED[:1]), 10)  # b was not there
+    later = request("later", headers=agent.headers)
+    thunder.committed(later, decision("a", ASKED[:1]), 10)  # b was not there
     assert thunder.score(agent, ASKED) == [1, 0]
     thunder.committed(request(headers={"session-id": "s2"}), decision("a"), 71)
     assert thunder.score(agent, ASKED) == [0, 0]

@@ -55,6 +55,22 @@ def test_a_key_of_another_certificate_is_refused_and_a_new_pair_is_shown(files, 
     assert (tmp_path / CERTIFICATE_FILE).read_text() != before
 
 
+def test_a_new_pair_is_shown_after_a_disk_that_was_full(files, tmp_path):
+    chain, key = files
+    served = ServedCertificate(chain, key, tmp_path)
+    assert served.load()
+    before = (tmp_path / CERTIFICATE_FILE).read_text()
+    for path, text in zip((key, chain), certificate(None), strict=True):
+        path.write_bytes(text)
+    in_the_way = tmp_path / f"{CERTIFICATE_FILE}.draft"
+    in_the_way.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        served.load()
+    in_the_way.rmdir()
+    assert served.load()
+    assert (tmp_path / CERTIFICATE_FILE).read_text() != before
+
+
 @pytest.mark.parametrize("text", [b"no certificate", b"\xff"])
 def test_a_bundle_without_a_certificate_is_refused(text, tmp_path):
     (tmp_path / "ca").write_bytes(text)

@@ -129,6 +129,14 @@ def test_a_process_that_starts_again_starts_the_window_again(picker, proxy):
     assert window.figures().ttft == 0.5  # of two within 1 s
 
 
+def test_a_picker_that_starts_again_without_streams_starts_the_window_again():
+    window = Window()
+    for at, prompt, cached in ((0.0, 1000, 500), (1.0, 200, 0), (2.0, 1200, 600)):
+        page = PickerPage(prompt_tokens=prompt, cached_tokens=cached, cached_answers=prompt)
+        window.add(at, page, ProxyPage())
+    assert window.figures().cached == 0.6  # 600 of 1,000, since the start
+
+
 LINES = {
     (0, 0.0, None, None): "0 under way, 0.0/s, TTFT p50 -, cached -, 2 of 3 healthy",
     (12, 34.56, 0.2104, 0.634): "12 under way, 34.6/s, TTFT p50 210 ms, cached 63%, 2 of 3 healthy",

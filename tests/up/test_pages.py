@@ -271,3 +271,12 @@ async def test_sglangs_flag_is_told_where_the_page_does_not_exist(status, hinted
         (found,) = await probe([Address("a", "127.0.0.1", port)], (), None, "")
     assert found.problem.startswith(f"has no metrics page (HTTP status {status})")
     assert ("--enable-metrics" in found.problem) == hinted
+
+
+async def test_a_list_of_models_that_is_nested_too_deeply_has_none():
+    def pieces_of(path):
+        return [with_length(b"[" * 100_000 if path == "/v1/models" else WHOLE[path])]
+
+    async with serving(pieces_of) as port:
+        (found,) = await probe([Address("a", "127.0.0.1", port)], (), None, "")
+    assert (found.models, found.problem) == ((), "")

@@ -43,7 +43,8 @@ REFUSED = {
     "http://gpu1:8000/v1": "leave out `/v1`",
     "http://gpu1:8000/v1/chat/completions": "leave out `/v1/chat/completions`",
     "http://gpu1:8000?a=b": "leave out `?...`",
-    "http://gpu1:8000/#a": "leave out `/`",
+    "http://gpu1:8000/#a": "leave out `/#...`",
+    "http://gpu1:8000#a": "leave out `#...`",
     "http://me:sk-1@gpu1:8000": "a user in the URL is not passed on; use --upstream-api-key-env",
 }
 

@@ -59,23 +59,16 @@ flag can be set.
 {{- toYaml $flags -}}
 {{- end -}}
 
-{{- /*
-Flags of the values that the picker would refuse. A name may be spelt as the picker reads it: `--poolName`
-is `pool-name`.
-*/ -}}
+{{- /* Flags of the values that the picker would refuse. */ -}}
 {{- define "warmpick.flagChecks" -}}
 {{- $table := .Files.Get "files/flags.yaml" | fromYaml -}}
 {{- $known := $table.flags -}}
 {{- $where := ternary "router.epp.flags" "inferenceExtension.flags" (not (not .Values.fromLlmDRouter)) -}}
 {{- range $name, $value := .Values.inferenceExtension.flags -}}
-{{- $flag := regexReplaceAll "^-+" $name "" -}}
-{{- if not (hasKey $known $flag) -}}
-{{- $flag = regexReplaceAll "([a-z])([A-Z])" $flag "${1}-${2}" | lower -}}
-{{- end -}}
-{{- if not (hasKey $known $flag) -}}
+{{- if not (hasKey $known $name) -}}
 {{- fail (printf "%s.%s: the picker has no such flag; `epp serve --help` lists all flags. For a flag of another image, use inferenceExtension.extraArgs" $where $name) -}}
 {{- end -}}
-{{- $kind := get $known $flag -}}
+{{- $kind := get $known $name -}}
 {{- $text := include "warmpick.text" $value -}}
 {{- if and $kind (not (regexMatch (printf "^(%s)$" (get $table.kinds $kind)) $text)) -}}
 {{- fail (printf "%s.%s is %q, but must be %s" $where $name $text $kind) -}}

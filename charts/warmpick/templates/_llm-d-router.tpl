@@ -73,7 +73,7 @@ inferenceExtension:
   metricsPort: {{ .metricsPort }}
   clusterDomain: {{ .clusterDomain }}
   failureMode: {{ ternary "FailClose" .inferencePool.failureMode (eq .inferencePool.failureMode "FailClosed") }}
-  flags: {{ include "warmpick.flagsSaid" .epp.flags }}
+  flags: {{ include "warmpick.flagsSaid" (dict "flags" .epp.flags "files" $.root.Files) }}
   env: {{ toJson .epp.env }}
   parsers: {{ toJson .epp.parsers }}
   metricsDataSource: {{ toJson .epp.metricsDataSource }}

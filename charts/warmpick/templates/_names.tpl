@@ -263,8 +263,9 @@ llm-d-router-proxy: {{ include "warmpick.proxyName" . }}
 
 {{- /* Without a pool the picker calls it by its Deployment. */ -}}
 {{- define "warmpick.leaseName" -}}
-{{- $pool := ternary .Release.Name (include "warmpick.name" .) .Values.inferenceExtension.endpointsServer.createInferencePool -}}
-{{- printf "epp-%s-%s.llm-d.ai" .Release.Namespace $pool -}}
+{{- $flags := include "warmpick.flags" . | fromYaml -}}
+{{- $pool := get $flags "pool-name" | default (include "warmpick.name" .) -}}
+{{- printf "epp-%s-%s.llm-d.ai" (get $flags "pool-namespace" | default .Release.Namespace) $pool -}}
 {{- end -}}
 
 {{- /* The model servers' pods, as a LabelSelector. */ -}}

@@ -5,7 +5,12 @@ before v1.5, and of those that llm-d-router had before `router`.
 {{- define "warmpick.older" -}}
 {{- include "warmpick.nullChecks" . -}}
 {{- $epp := .Values.inferenceExtension -}}
-{{- $_ := set $epp "flags" (include "warmpick.flagsSaid" $epp.flags | fromJson) -}}
+{{- $_ := set $epp "flags" (include "warmpick.flagsSaid" (dict "flags" $epp.flags "files" .Files) | fromJson) -}}
+{{- if not .Values.router -}}
+{{- /* What the chart itself heeds, if it is said as a flag. */ -}}
+{{- with $epp.flags.workers }}{{ $_ := set $epp "workers" (int .) }}{{ end -}}
+{{- with index $epp.flags "replicas-port" }}{{ $_ := set $epp.exchange "port" (int .) }}{{ end -}}
+{{- end -}}
 {{- with $epp.image.hub }}{{ $_ := set $epp.image "registry" . }}{{ end -}}
 {{- with $epp.image.name }}{{ $_ := set $epp.image "repository" . }}{{ end -}}
 {{- with dig "secret" "name" "" $epp.monitoring }}{{ $_ := set $epp.monitoring.prometheus.auth "secretName" . }}{{ end -}}
@@ -36,15 +41,21 @@ before v1.5, and of those that llm-d-router had before `router`.
 {{- /*
 Flags by their names, of a map, or of a list as before v1.5. Null is none: it takes away a flag of another
 values file, and values files have `flags:` with comments alone. Guides write `name=false: ""`, to have one
-argument of it.
+argument of it. A name may be spelt as the picker reads it: `--poolName` is `pool-name`.
 */ -}}
 {{- define "warmpick.flagsSaid" -}}
+{{- $files := .files -}}
 {{- $flags := dict -}}
-{{- range $name, $value := . -}}
+{{- range $name, $value := .flags -}}
 {{- if kindIs "map" $value }}{{ $name = $value.name }}{{ $value = $value.value }}{{ end -}}
 {{- $parts := splitList "=" $name -}}
 {{- if gt (len $parts) 1 }}{{ $value = last $parts }}{{ end -}}
-{{- if not (kindIs "invalid" $value) }}{{ $_ := set $flags (first $parts) $value }}{{ end -}}
+{{- $name = first $parts -}}
+{{- if regexMatch "[A-Z]|^-" $name -}}
+{{- $spelt := regexReplaceAll "([a-z])([A-Z])" (regexReplaceAll "^-+" $name "") "${1}-${2}" | lower -}}
+{{- if hasKey ($files.Get "files/flags.yaml" | fromYaml).flags $spelt }}{{ $name = $spelt }}{{ end -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $flags $name $value }}{{ end -}}
 {{- end -}}
 {{- toJson $flags -}}
 {{- end -}}

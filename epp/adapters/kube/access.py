@@ -19,6 +19,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
+from epp.printable import without_user
 
 _UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError, RuntimeError)
 """What `kubernetes.aio` and `pathlib` raise for a malformed kubeconfig, account or path."""
@@ -66,7 +67,7 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     """
     scheme, host = urlsplit(url).scheme, urlsplit(url).hostname
     if scheme not in {"http", "https"} or not host:
-        raise ValueError(f"the server's address is not an http or https URL: {url}")
+        raise ValueError(f"the server's address is not an http or https URL: {without_user(url)}")
     if host == "localhost":
         return True
     networks = []

@@ -13,6 +13,7 @@ from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSet
 from epp.adapters.kvevents.subscription import Subscription
 from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.kv_changes import CacheFeedLost
 from epp.protocol.kvevents.notices import FeedCounts
 from epp.system.first import race
 
@@ -48,7 +49,10 @@ class KvEventListener:
             )
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Subscribe to an endpoint; again if it is another engine or has other addresses."""
+        """Subscribe to an endpoint; again if it is another engine or has other addresses.
+
+        If it is no longer subscribed to, its feed is lost.
+        """
         if self._central is not None:
             self._central.watch(endpoint)
             if endpoint.id in self._central.streams:
@@ -58,7 +62,9 @@ class KvEventListener:
         if before and (before.endpoint.engine, before.addresses) == (endpoint.engine, addresses):
             return
         self._unsubscribe(endpoint.id)
-        if addresses is None or not self._settings.subscribes_to(endpoint):
+        if addresses is None:
+            if before:
+                self._apply(CacheFeedLost(endpoint.id, "it is not subscribed to any more"))
             return
         subscription = Subscription(endpoint, addresses, self._settings, self._apply, self._turns)
         self._subscriptions[endpoint.id] = subscription

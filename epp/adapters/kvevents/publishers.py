@@ -60,10 +60,13 @@ class PublisherAddresses(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, endpoint: Endpoint, settings: SubscriptionSettings) -> "PublisherAddresses | None":
-        """Return an endpoint's addresses, by labels or settings; None: it publishes nothing."""
+        """Return an endpoint's addresses, by labels or settings.
+
+        None: it publishes nothing, or is not subscribed to.
+        """
         port = _port(endpoint, PORT_LABEL, settings.port)
         replay_port = _port(endpoint, REPLAY_PORT_LABEL, settings.replay_port or 0)
-        if not port:
+        if not port or not settings.subscribes_to(endpoint):
             return None
         # vLLM `ZmqEventPublisher.offset_endpoint_port`: each data-parallel rank adds its number.
         index = endpoint.engine_index

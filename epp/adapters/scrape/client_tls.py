@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from epp.adapters.scrape.page_client import unverified
 from epp.errors import ConfigError, reason
 from epp.system.files import Signature, signature_of
 from epp.system.logs import Log
@@ -39,7 +40,7 @@ def client_tls(settings: ClientTlsSettings) -> Callable[[], ssl.SSLContext]:
     Files are read again when they have changed: as soon as a connection is made after that. If
     they cannot be used then, the last that could count, and that is logged once.
     """
-    return _FollowedFiles(settings).context
+    return _FollowedFiles(settings).context if settings.paths or settings.verify else unverified
 
 
 class _FollowedFiles:

@@ -74,7 +74,7 @@ class LoadReader(PageReader):
         self._reader.reset_engine()
 
     def steps(self, page: Page, at: float) -> Generator[None, None, Findings]:
-        """Read a page; one without any known metric reports the previous load."""
+        """Read a page; one without any known metric reports what is kept of the previous load."""
         reading = yield from self._reader.steps(page, at)
         if self._attributes_only:
             events = _of_attributes(self.endpoint, reading.load.attributes)

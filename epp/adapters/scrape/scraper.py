@@ -79,9 +79,9 @@ class Scraper:
     """Polls watched endpoints and passes the events of each poll to `apply`.
 
     A poll of a metrics page that succeeds is a `LoadReported` at the time of `clock`; a page
-    without any known metric reports the previous load. A poll of a vital source that fails, or is
-    late, is a `ScrapeFailed`. Only changes of state are logged. `errors` counts failed polls of
-    endpoints, `unknown` counts pages without any known metric.
+    without any known metric reports what is kept of the previous load. A poll of a vital source
+    that fails, or is late, is a `ScrapeFailed`. Only changes of state are logged. `errors` counts
+    failed polls of endpoints, `unknown` counts pages without any known metric.
     """
 
     def __init__(

@@ -228,9 +228,8 @@ class DecisionMetrics:
             return
         if decision.prompt_tokens * picked.matched_blocks < _LARGE_TOKENS * picked.total_blocks:
             return
-        served = record.served
-        if served is not None and decision.served_at(served) != decision.endpoint.target:
-            return  # the prediction was for another endpoint's cache
+        if record.elsewhere or record.follows_up:
+            return  # the prediction was for another endpoint's cache, or without the stored turns
         kind = int(self._is_adapter(request.target_model or request.model))
         if request.cache_salt:
             kind += _SALTED

@@ -106,7 +106,7 @@ class RequestSeries:
     def observe_prediction(self, record: RequestRecord) -> None:
         """Observe cached tokens as predicted and as the model server reported them."""
         decision, usage = record.decision, record.usage
-        if decision is None or usage is None or usage.cached_tokens is None:
+        if decision is None or usage is None or usage.cached_tokens is None or record.follows_up:
             return
         actual = usage.cached_tokens
         self.reuse.observe(decision, usage.prompt_tokens, actual)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from epp.app.console.views import DecisionColumns
-from epp.app.observing.decision_ring import EndpointTally, KeptDecision, Outline
+from epp.app.observing.decision_ring import EndpointTally, KeptDecision
 from epp.app.observing.fleet_view import EndpointView, endpoint_view
 from epp.app.observing.views import EndingView, ending_view
 from epp.model.endpoint import EndpointId
@@ -18,7 +18,6 @@ _AT_ONCE: Final = 20
 _MAX_CHARACTERS: Final = 120
 """The longest client's id or model's name that is shown."""
 _MILLI: Final = 1e3
-_NOWHERE: Final = Outline(EndpointId(""), 0, 0, None)
 _RUNS: Final = EndingView()
 """The value for a request that has not ended."""
 
@@ -57,7 +56,7 @@ async def decision_columns(kept: Sequence[KeptDecision], since: float) -> Decisi
 
 
 def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
-    outline = kept.outline or _NOWHERE
+    outline = kept.outline
     ending = _RUNS if kept.ending is None else ending_view(kept.ending, kept.decided_at)
     prompt = ending.prompt_tokens
     return (

@@ -33,7 +33,6 @@ MAX_CHARACTERS: Final = 256
 """The characters of a client's id that are kept."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
-_MILLI: Final = 1e3
 
 
 class Ending(NamedTuple):
@@ -81,6 +80,8 @@ class KeptDecision:
     request has ended; `ended_after` is the time of the last call of `endings` before that.
     """
 
+    _outline: Outline
+
     def __init__(
         self, number: int, request: InferenceRequest, decision: Decision, now: float, weight: int
     ) -> None:
@@ -106,22 +107,17 @@ class KeptDecision:
         return self._decision
 
     @property
-    def outline(self) -> Outline | None:
-        """Where it went; None if it is settled and had no candidates."""
+    def outline(self) -> Outline:
+        """Where it went."""
         decision = self._decision
-        if decision is not None:
-            return Outline(
-                decision.endpoint.id,
-                decision.prompt_tokens,
-                decision.predicted_cached_tokens,
-                decision.predicted_ttft,
-            )
-        if not self._explanations:
-            return None
-        last = self._explanations[-1]
-        best = last.candidates[0]
-        ttft = best.predicted_ttft_ms / _MILLI
-        return Outline(last.winner, last.prompt_tokens, best.cached_tokens, ttft)
+        if decision is None:
+            return self._outline
+        return Outline(
+            decision.endpoint.id,
+            decision.prompt_tokens,
+            decision.predicted_cached_tokens,
+            decision.predicted_ttft,
+        )
 
     def explain(self, measures: Mapping[str, Measure]) -> tuple[Explanation, ...]:
         """Return what each profile that ran decided by, the request's own last."""
@@ -136,6 +132,7 @@ class KeptDecision:
 
     def settle(self, measures: Mapping[str, Measure]) -> None:
         """Replace the decision by its explanation."""
+        self._outline = self.outline
         self._explanations, self._decision = self.explain(measures), None
 
 
@@ -177,6 +174,7 @@ class DecisionRing:
         self._unsettled = False
         self.tallies: dict[EndpointId, EndpointTally] = {}
         self._gone = EndpointTally()
+        self._pods = fleet.pods
         fleet.subscribe((EndpointRemoved,), self._removed, "explain")
 
     @property
@@ -217,11 +215,16 @@ class DecisionRing:
             )
             kept.ended_after = self._asked_at
         decision, usage = record.decision, record.usage
-        if decision is None or usage is None or usage.cached_tokens is None or record.elsewhere:
+        if decision is None or usage is None or usage.cached_tokens is None:
             return
-        tally = self.tallies.get(decision.endpoint.id)
+        if record.elsewhere or record.follows_up:
+            return
+        name = decision.endpoint.id
+        tally = self.tallies.get(name)
+        if tally is None and self._pods.get(name) is None:  # it was removed before its response
+            tally = self._gone
         if tally is None:
-            tally = self.tallies[decision.endpoint.id] = EndpointTally()
+            tally = self.tallies[name] = EndpointTally()
         predicted, cached = decision.predicted_cached_tokens, usage.cached_tokens
         tally.requests += 1
         tally.prompt_tokens += usage.prompt_tokens

@@ -50,7 +50,7 @@ from epp.protocol.replicas.facts import (
     SnapshotQuery,
     StoredReply,
 )
-from epp.protocol.replicas.messages import Dropped
+from epp.protocol.replicas.messages import LONGEST, Dropped
 
 DIGEST_SECONDS: Final = 15.0
 """How often the owner of an endpoint sends its digest."""
@@ -60,6 +60,8 @@ _AT_ONCE: Final = 1024
 """Blocks that are copied at once: a fraction of a millisecond."""
 _DIGESTS_AT_ONCE: Final = 64
 """Digests in a message."""
+_MOST_BLOCKS: Final = LONGEST // 13
+"""Blocks in a message, about, of 12 bytes each."""
 _ROOM_SECONDS: Final = 1.0
 """How long a long answer waits for room."""
 _LOOK_SECONDS: Final = 0.01
@@ -76,7 +78,8 @@ class CacheCopies:
 
     `send` sends facts to all, `answer` to one replica by its number, and returns whether there was
     room. `on_snapshot` is called with each fact that answers `SnapshotQuery`. `compared` counts
-    comparisons by whether they differed, `copied` counts blocks.
+    comparisons by whether they differed, `copied` counts blocks. `snapshot_to` is the replica that
+    is sent a snapshot, 0 if none: the parts take one way, so that they arrive in order.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
@@ -90,7 +93,7 @@ class CacheCopies:
         on_snapshot: Callable[[int, SnapshotFact], None],
     ) -> None:
         self.compared: Final = Counter[bool]()
-        self.copied = 0
+        self.copied = self.snapshot_to = 0
         self._fleet: Final = fleet
         self._writer: Final = writer
         self._reader: Final = reader
@@ -221,14 +224,16 @@ class CacheCopies:
         asks = not (added or self._fleet.full)  # nothing is added to a full memory
         if peer is not None and asks and self._reconciled.get(key, -1) < peer.losses:
             added = True
-            self._ask(
-                sender, BucketsQuery(fact.endpoint, fact.cache_epoch, fact.buckets, added=True)
-            )
-        contents = pod.scheduler.cache.contents()
-        hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
+            wanted = BucketsQuery(fact.endpoint, fact.cache_epoch, fact.buckets, added=True)
+            self._ask(sender, wanted)
+        contents, buckets = pod.scheduler.cache.contents(), fact.buckets
+        hashes, sizes = await asyncio.to_thread(within, *contents, buckets)
+        if len(hashes) > _MOST_BLOCKS:  # it would not be read
+            buckets = buckets[: len(buckets) * _MOST_BLOCKS // len(hashes)]
+            hashes, sizes = await asyncio.to_thread(within, *contents, buckets)
         written = written_words(hashes), written_sizes(sizes)
         await self._answer_in_time(
-            sender, BucketsReply(fact.endpoint, fact.cache_epoch, fact.buckets, *written, added)
+            sender, BucketsReply(fact.endpoint, fact.cache_epoch, buckets, *written, added)
         )
 
     async def _answer_in_time(self, sender: int, fact: BucketsReply | SnapshotPart) -> bool:
@@ -292,10 +297,13 @@ class CacheCopies:
         if not (self._writer.settled or (fact.unsettled and self._writer.warm)):
             self._answer(sender, [NoSnapshot()])
             return
-        pods = unmirrored(self._fleet)
-        async for part in snapshot(self._fleet, pods, settled=self._writer.settled):
-            if not await self._answer_in_time(sender, part):  # all or nothing
-                return
+        pods, self.snapshot_to = unmirrored(self._fleet), sender
+        try:
+            async for part in snapshot(self._fleet, pods, settled=self._writer.settled):
+                if not await self._answer_in_time(sender, part):  # all or nothing
+                    return
+        finally:
+            self.snapshot_to = 0
         if not pods:
             self._answer(sender, [NoSnapshot()])
 
@@ -342,11 +350,12 @@ def _stored_reply(stored: Sequence[StoredState]) -> StoredReply:
 
 
 def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
-    """Return the contents of an endpoint's cache, as a part of a snapshot of `total` endpoints."""
+    """Return an endpoint's cache, as far as a message has room: a part of a snapshot of `total`."""
     cache = pod.scheduler.cache
     hashes, sizes = cache.contents()
-    written = written_words(hashes), written_sizes(sizes)
-    return ContentsReply(pod.endpoint.id, epoch_now(pod), *written, cache.closed, left, total)
+    closed = cache.closed and len(hashes) <= _MOST_BLOCKS
+    written = written_words(hashes[:_MOST_BLOCKS]), written_sizes(sizes[:_MOST_BLOCKS])
+    return ContentsReply(pod.endpoint.id, epoch_now(pod), *written, closed, left, total)
 
 
 def stored_from(fact: StoredReply) -> ResponsesCopied:

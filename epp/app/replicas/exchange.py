@@ -235,7 +235,7 @@ class Replicas:
         if received.own:
             reply(THIS_IS_YOU)
             return 0
-        if received.sender:
+        if received.sender and received.sender != self.copies.snapshot_to:
             self._replies[received.sender] = reply
         if received.lag is not None:
             self._lags.observe(received.lag)
@@ -340,9 +340,9 @@ class Replicas:
             _log.warning("replicas.alone", known=self.known, goes_on="with what it sees itself")
 
     async def _stop(self) -> None:
-        await self._keeper.keep_last()
         self._flush()
         self._send(self._writer.to_all([LeavingFact()], self._clock()))
+        await self._keeper.keep_last()
         await asyncio.gather(*(each.stop() for each in self._transports))
 
     def collect(self) -> Iterator[FamilyText]:

@@ -1,6 +1,6 @@
 """A snapshot of caches and of what was learned, in a Redis server, where it outlives replicas.
 
-One replica writes it each minute, and the last one when it stops. A replica that starts and
+One replica writes it each minute, and the last ones when they stop. A replica that starts and
 finds no other one reads it, as it would the snapshot of another replica.
 """
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:  # it needs an extra, `warmpick[redis]`
 
 KEEP_SECONDS: Final = 60.0
 """How often it is written."""
+_LEAVING_SECONDS: Final = 0.1
+"""How long a replica that stops waits for others to say that they stop, too."""
 _STOP_SECONDS: Final = 2.0
-"""How long a replica that stops has for that."""
+"""How long it then has for that."""
 
 
 class SnapshotKeeper:
@@ -59,7 +61,9 @@ class SnapshotKeeper:
             await self._store.keep(self._parts())
 
     async def keep_last(self) -> None:
-        """Write it as this replica stops, if it is the last one."""
+        """Write it as this replica stops, which the others know, if all of them stop too."""
+        if self._store is not None and self._reader.present:
+            await asyncio.sleep(_LEAVING_SECONDS)
         if not self._reader.present:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_SECONDS):

@@ -134,10 +134,11 @@ class WarmBoot:
             peer = self._next_peer(asked, patient=spent < _ALL_SECONDS, unsettled=unsettled)
             if peer is not None:
                 asked.add(peer.number)
+                told = self._learned, self._stored
                 try:
                     copied = await self._pull(peer)
                 except ValueError:
-                    self._learned = self._stored = None
+                    self._learned, self._stored = told
                     continue
                 if copied is not None:
                     return copied

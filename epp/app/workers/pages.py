@@ -257,11 +257,11 @@ class MergedPages:
         """
         words = [each for each in query.split(b"&") if each]
         named = [each[len(_WORKER) :] for each in words if each.startswith(_WORKER)] or [b"0"]
-        if not (named[0].isdigit() and int(named[0]) < len(self._sources)):
+        source = {b"%d" % each.worker.number: each for each in self._sources}.get(named[0])
+        if source is None:
             last = len(self._sources) - 1
             return HTTPStatus.BAD_REQUEST, f"worker: a number from 0 to {last}\n".encode()
         rest = b"&".join(each for each in words if not each.startswith(_WORKER))
-        source = self._sources[int(named[0])]
         answer = await source.ask(path, _PROFILE_SECONDS, rest)
         return answer or (HTTPStatus.SERVICE_UNAVAILABLE, b"the worker does not answer\n")
 

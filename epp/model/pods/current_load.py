@@ -14,7 +14,10 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+from msgspec.structs import replace
+
 from epp.model.endpoint import UNREPORTED, CurrentLoad, Load
+from epp.model.events import OrcaReported
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
 
@@ -103,6 +106,19 @@ class LoadBooks:
             self._kv_usage = load.kv_usage - scheduler.usage
         else:  # the report has what the books lack
             self._kv_usage = min(self._kv_usage, load.kv_usage)
+
+    def complete(self, load: Load, part: OrcaReported, now: float) -> Load:
+        """Return a load of which only a part was reported at `now`, the rest as the books have it.
+
+        vLLM's headers do not say how many requests run.
+        """
+        booked = self.at(now)
+        usage = booked.kv_usage if part.kv_usage is None else part.kv_usage
+        waiting = booked.waiting if part.waiting is None else part.waiting
+        running = part.running
+        if running is None:
+            running = max(0.0, booked.waiting + booked.running - waiting)
+        return replace(load, kv_usage=usage, waiting=waiting, running=running)
 
     @property
     def unreached(self) -> float:

@@ -336,14 +336,15 @@ class Pod:
         known = {key: value for key, value in named.items() if value is not None}
         self.load = replace(self.load, at=now, **known)
         self._count_external()
-        self.close_books(now)
+        self.close_books(now, report)
 
-    def close_books(self, now: float) -> None:
-        """Compare the last report with the books of the same moment."""
+    def close_books(self, now: float, part: OrcaReported | None = None) -> None:
+        """Compare the last report, or what a part of one names, with the books of that moment."""
         step = self.pace.longest_step
         self.pace.fade(now)
         self.scheduler.schedule(step, now)
-        self.books.close(self.load, step, now)
+        load = self.load if part is None else self.books.complete(self.load, part, now)
+        self.books.close(load, step, now)
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""

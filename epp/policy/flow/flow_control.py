@@ -169,7 +169,7 @@ class FlowControl:
         self, request: InferenceRequest, quote: Quote, now: float, *, empty: bool = False
     ) -> HeldRequest:
         due = ttft_due(request)
-        return HeldRequest(
+        held = HeldRequest(
             request.without_text(self.line.shared_id(request.fairness_id)),
             quote,
             now,
@@ -177,6 +177,8 @@ class FlowControl:
             deadline=now + self.settings.limits_of(request.priority).ttl,
             ttft_by=now + due if due else inf,
         )
+        held.admitted = not empty
+        return held
 
     def _wait(self, held: HeldRequest, now: float) -> HeldRequest:
         try:
@@ -347,7 +349,9 @@ class FlowControl:
         request, quote, line = held.request, held.quote, self.line
         axis = None
         try:
-            decision = self._scheduler.decide(request, quote, now, sheds=False)
+            admits = not held.admitted
+            decision = self._scheduler.decide(request, quote, now, sheds=False, admits=admits)
+            held.admitted = True
             if self.settings.holds and not force:
                 worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
                 decision, axis = self.placement.place(request, quote, decision, now, worth)

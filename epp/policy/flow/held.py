@@ -69,6 +69,8 @@ class HeldRequest:
         """The engine's seconds that prefill and decoding would take there."""
         self.rank: Rank = (0.0, 0.0)
         """Its position in its flow."""
+        self.admitted = False
+        """Whether admitters have let it pass."""
         self.tried_at = since
         """When a decision last left it waiting."""
         self.ticket = 0

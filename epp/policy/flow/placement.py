@@ -23,6 +23,7 @@ and a slot is free.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
 
@@ -155,12 +156,16 @@ class Placement:
         decision: Decision,
         candidates: Sequence[Candidate],
         now: float,
+        without: AbstractSet[EndpointId] = frozenset(),
     ) -> Decision | None:
-        """Decide among some candidates; None if there are none, or the filters want others."""
+        """Decide among some candidates; None if there are none, or the filters want others.
+
+        Filters may let others pass if they do not see the one that they want.
+        """
         if not candidates:
             return None
         try:
-            return self._scheduler.decide_among(request, decision, candidates, now)
+            return self._scheduler.decide_among(request, decision, candidates, now, without)
         except NoEndpoints:
             return None
 
@@ -187,8 +192,7 @@ class Placement:
             left_out += [{each.endpoint.id} for each in pods]
         stages = [each.profile for each in decision.stages]
         for names in left_out:
-            others = [each for each in decision.considered if each.endpoint.id not in names]
-            again = self._again(request, decision, others, now)
+            again = self._again(request, decision, decision.considered, now, names)
             if (
                 again is not None
                 and [each.profile for each in again.stages] == stages

@@ -112,7 +112,7 @@ class PredictedLatency:
     def __init__(self, buffer: float) -> None:
         self._buffer = buffer
         self._time_per_token = TimePerToken()
-        self._sent: dict[RequestId, tuple[float, float | None]] = {}
+        self._sent: dict[RequestId, tuple[float, int, float | None]] = {}
 
     def latencies(
         self, request: InferenceRequest, candidates: Candidates
@@ -140,15 +140,16 @@ class PredictedLatency:
         if request.stream:
             where = decision.endpoint.id
             running = (each.running for each in decision.candidates if each.endpoint.id == where)
-            self._sent[request.id] = max(1.0, next(running, 1.0)), None
+            self._sent[request.id] = max(1.0, next(running, 1.0)), request.n, None
 
     def learn(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Learn from a response that was seen to its end."""
         if isinstance(event, FirstToken) and event.request_id in self._sent:
-            self._sent[event.request_id] = self._sent[event.request_id][0], now
+            self._sent[event.request_id] = *self._sent[event.request_id][:2], now
         elif isinstance(event, Finished | Aborted):
-            running, began = self._sent.pop(event.request_id, (0.0, None))
+            running, answers, began = self._sent.pop(event.request_id, (0.0, 1, None))
             if isinstance(event, Finished) and began is not None and not guessed:
                 tokens = event.usage.completion_tokens if event.usage else event.generated
+                tokens //= answers  # they are generated side by side
                 if tokens >= _MIN_TOKENS and now > began:
                     self._time_per_token.learn(running, (now - began) / (tokens - 1))

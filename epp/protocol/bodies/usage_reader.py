@@ -17,6 +17,8 @@ _GRPC: Final = "application/grpc"
 _META: Final = b'"meta_info"'
 _META_BEGINS: Final = re.compile(rb'"meta_info"\s*:\s*')
 _LONGEST_META: Final = 64 << 10
+_INDEX: Final = re.compile(r'\s*,\s*"index"\s*:')
+"""What follows it in an event of one of several answers (SGLang `_handle_batch_request`)."""
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
@@ -75,7 +77,7 @@ def usage_reader(api: Api, content_type: str, *, streaming: bool) -> UsageReader
 class MetaInfoUsage:
     """The usage in SGLang's `meta_info`: every event has one, and the last one counts.
 
-    A list of answers, to several prompts, has no total, so its usage is unknown.
+    Several answers, in a list or by turns in a stream, have no total, so their usage is unknown.
     """
 
     __slots__ = ("_held", "_several")
@@ -103,10 +105,11 @@ class MetaInfoUsage:
             return ()
         try:
             text = self._held[begin.end() :].decode(errors="replace")
-            found = msgspec.convert(json.JSONDecoder().raw_decode(text)[0], _MetaInfo)
+            meta, end = json.JSONDecoder().raw_decode(text)
+            found = msgspec.convert(meta, _MetaInfo)
         except (ValueError, RecursionError):
             return ()
-        return (openai_usage(found),)
+        return () if _INDEX.match(text, end) else (openai_usage(found),)
 
 
 class _MetaInfo(msgspec.Struct):

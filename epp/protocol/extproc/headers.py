@@ -26,10 +26,10 @@ from epp.protocol.extproc.names import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
+from epp.protocol.metrics.metric_names import ENGINE_LABELS
 
 _REQUEST_ID: Final = "x-request-id"
 _MODELS: Final = "/v1/models"
-_ENGINE_LABEL: Final = "llm-d.ai/engine-type"
 _PATHS: Final = (":path", "x-original-path", "x-forwarded-path")
 
 # Looked up once: docs/adr/0013-compiled.md says why.
@@ -207,7 +207,9 @@ def engine_priority(priority: int, endpoint: Endpoint) -> int:
 
     For the picker and SGLang a higher priority is more urgent, for vLLM a lower one.
     """
-    return -priority if endpoint.labels.get(_ENGINE_LABEL, VLLM) == VLLM else priority
+    labels = endpoint.labels
+    engine = next((labels[each] for each in ENGINE_LABELS if each in labels), VLLM)
+    return -priority if engine == VLLM else priority
 
 
 BEFORE_HEADERS: Final = RequestFacts({})

@@ -99,6 +99,11 @@ class RequestRecord:
             return False
         return decision.served_at(served) != decision.endpoint.target
 
+    @property
+    def follows_up(self) -> bool:
+        """Whether the server put the turns of a stored response before the prompt."""
+        return self.request is not None and bool(self.request.response_id)
+
     def end(self, outcome: Outcome, now: float, *, begun: bool) -> Event | None:
         """Complete the record; return the event that ends a routed request, None for any other.
 
@@ -112,12 +117,9 @@ class RequestRecord:
 
 
 def _usage_of_prompts(record: RequestRecord) -> Usage | None:
-    """Return the reported usage, if it is about the prompts that the picker knows.
-
-    If a request continues a stored response, the server puts the stored turns before its input.
-    """
-    usage, request = record.usage, record.request
-    if usage is None or request is None or not request.response_id:
+    """Return the reported usage, if it is about the prompts that the picker knows."""
+    usage = record.usage
+    if usage is None or not record.follows_up:
         return usage
     return replaced(usage, prompt_tokens=0, cached_tokens=None)
 

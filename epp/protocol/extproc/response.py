@@ -110,9 +110,8 @@ class Response:
         self._usage_reader: UsageReader | None = None
         self._usage: Usage | None = None
         self._restorer: Restorer | None = None
-        self._opening = (
-            b""  # Responses API: the end of what came, b"\n" before anything; else empty
-        )
+        # Responses API: the end of what came, b"\n" before anything; else empty.
+        self._opening = b""
         self._id_reader: ResponseIdReader | None = None
         self._last = b""
 
@@ -360,7 +359,8 @@ def _status(text: str) -> int:
 def _failure(status: int, headers: dict[str, str]) -> Failure | None:
     """Return how the endpoint failed, according to the head of the response."""
     if status == _GOOD:
-        return _GRPC_STATUSES.get(headers.get("grpc-status", ""))
+        failure = _GRPC_STATUSES.get(headers.get("grpc-status", ""))
+        return None if failure is None or _OVERLOADED in headers else failure
     if _OVERLOADED in headers:
         return None
     if status == _TOO_MANY or (status == _UNAVAILABLE and _RETRY_AFTER in headers):

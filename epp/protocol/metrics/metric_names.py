@@ -55,7 +55,10 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     rank: bytes = b""
     """The label of the data-parallel rank."""
     adds: bool = False
-    """Whether samples of one rank add up (of several models), or repeat each other (of workers)."""
+    """Whether requests and blocks of one rank add up (of several models), or repeat (of workers).
+
+    Of several used shares, and sizes of blocks, the greatest counts.
+    """
     waiting: Metric | None = None
     """Requests that wait."""
     running: Metric | None = None

@@ -91,7 +91,7 @@ class MetricsReader:
         self._engine = None
 
     def read(self, page: Page, at: float) -> Reading:
-        """Read a page scraped at `at` (seconds); without any known metric the last load is kept."""
+        """Read a page scraped at `at` (seconds); one of no known engine lacks all metrics."""
         return finish(self.steps(page, at))
 
     def steps(self, page: Page, at: float) -> Generator[None, None, Reading]:
@@ -100,7 +100,8 @@ class MetricsReader:
         self._engine = self._engine or (yield from page.engine(self.endpoint.labels))
         self.unknown = self._engine is None
         if self._engine is None:
-            self.load = replace(self.load, counted=False, awake=True, emptied=False, at=at)
+            load = self.load if self.load.counted else self.load.uncounted(at)
+            self.load = replace(load, counted=False, awake=True, emptied=False, at=at)
             return Reading(self.load)
         engine = self._engine
         values = MetricValues(page, engine, self.endpoint.rank)

@@ -31,6 +31,7 @@ class MetricTable:
     def __init__(self, metric: Metric, engine: EngineMetrics) -> None:
         self.metric = metric
         self._engine = engine
+        self._adds = engine.adds and metric not in engine.kv_usage + engine.block_size
         self._ranks: set[bytes] = set()
         self.values: dict[bytes, float] = {}
         self.impossible: dict[bytes, str] = {}
@@ -79,7 +80,7 @@ class MetricTable:
             self.values[rank] = value
         else:
             both = self.values[rank], value
-            total = sum(both) if self._engine.adds else max(both)
+            total = sum(both) if self._adds else max(both)
             self.values[rank] = min(total, self.metric.most)
 
 

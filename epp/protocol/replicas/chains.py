@@ -116,6 +116,7 @@ def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> Pro
         before=before,
         tokens_before=offsets.covered(before),
         uncached=not chain.lookup,
+        multimodal=chain.multimodal,
     )
 
 
@@ -135,9 +136,10 @@ def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffse
     Raises `UnknownChain`, and `ValueError` for what cannot be a prompt.
     """
     # One call for all fields, which compiled code would look up by their names.
-    words, token_ends, block, size, total, counted, rest, sent, tip, before, covered, uncached = (
+    words, token_ends, block, size, total, counted, rest, sent, tip, before, covered, *more = (
         astuple(fact)
     )
+    uncached, multimodal = more
     hashes, base, marks = read_words(words), None, tuple(sent)
     if before:
         base = known.find(tip, before)
@@ -167,6 +169,7 @@ def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffse
         exact=block > 0,
         marks=marks,
         rest_digest=rest,
+        multimodal=multimodal,
     )
     if before < len(hashes):
         known.add(chain, offsets, before)

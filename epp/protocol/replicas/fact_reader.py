@@ -52,6 +52,7 @@ from epp.protocol.replicas.facts import (
     InFlightReply,
     LeavingFact,
     NamedFact,
+    PromptFact,
     RepeatedFact,
     RequestFact,
     RequestsQuery,
@@ -61,6 +62,7 @@ from epp.protocol.replicas.facts import (
     WaitingFact,
 )
 from epp.protocol.replicas.messages import (
+    LONGEST,
     Dropped,
     Received,
     Rejected,
@@ -78,7 +80,8 @@ _MAX_PEERS: Final = 1024
 _MAX_ASKED: Final = 4096
 """The most requests that are asked for at once."""
 _MAX_ANSWERS: Final = 4096
-"""The most answers to one message."""
+_MAX_BYTES: Final = LONGEST // 4
+"""The most answers to one message, and bytes of prompts in them, one answer aside."""
 _QUESTIONS: Final = frozenset((ChainQuery, HeartbeatFact, InFlightQuery, RequestsQuery))
 """Facts that are answered: one of each kind per message, and one for each chain."""
 
@@ -99,6 +102,7 @@ class FactReader:
         self._writer: Final = writer
         self._now = 0.0
         self._answers: list[AnyFact] = []
+        self._bytes = 0  # of prompts in the answers
         self._questions: set[AnyFact | type[AnyFact]] = set()
         self._copies: list[CopyFact] = []
         self._waiting: list[WaitingFact] = []
@@ -116,7 +120,7 @@ class FactReader:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
         lag = peer.receive(message, now)
         self._now, self._answers, self._copies, self._waiting = now, [], [], []
-        self._questions = set()
+        self._questions, self._bytes = set(), 0
         events: list[Event] = []
         for fact in facts:
             if type(fact) in _QUESTIONS and self._is_asked(fact):
@@ -137,10 +141,16 @@ class FactReader:
         self._questions.add(question)
         return before
 
-    def _answer(self, fact: AnyFact) -> None:
-        """Answer with a fact, unless the message already has `_MAX_ANSWERS`."""
-        if len(self._answers) < _MAX_ANSWERS:
+    @property
+    def _has_room(self) -> bool:
+        """Whether there is room for one more answer: the sender asks again for what it lacks."""
+        return len(self._answers) < _MAX_ANSWERS and self._bytes < _MAX_BYTES
+
+    def _answer(self, fact: AnyFact, prompts: Sequence[PromptFact] = ()) -> None:
+        """Answer with a fact, which has these prompts, if there is room."""
+        if self._has_room:
             self._answers.append(fact)
+            self._bytes += sum([len(each.hashes) + len(each.ends) for each in prompts])
 
     def _peer_of(self, message: ReplicaMessage) -> Peer:
         if message.pool != self._pool:
@@ -202,9 +212,10 @@ class FactReader:
 
     def _admitted(self, peer: Peer, fact: AdmittedFact) -> Sequence[Event]:
         # One call for all fields, which compiled code would look up by their names.
-        number, name, endpoint_id, epoch, model, api, prompts, stream, limit, kind, *stages = (
-            astuple(fact)
+        number, name, endpoint_id, epoch, model, api, prompts, stream, limit, kind, *more = astuple(
+            fact
         )
+        *stages, n = more
         if not self._is_current(endpoint_id, epoch):
             return ()
         chains, offsets = list[Chain](), list[TokenOffsets]()
@@ -223,7 +234,8 @@ class FactReader:
             api=api,
             stream=stream,
             max_tokens=limit,
-            skip_reading_prefix_cache=not all(each.lookup for each in chains),
+            n=n,
+            skip_reading_prefix_cache=any(each.hashes and not each.lookup for each in chains),
         )
         if not peer.requests.admit(number, name):
             self.dropped[Dropped.REPEATED] += 1
@@ -275,8 +287,9 @@ class FactReader:
     # Chains.
 
     def _chain_query(self, _peer: Peer, fact: ChainQuery) -> None:
-        if len(self._answers) < _MAX_ANSWERS:
-            self._answers.append(self._writer.chain(fact))
+        if self._has_room:
+            reply = self._writer.chain(fact)
+            self._answer(reply, () if reply.prompt is None else (reply.prompt,))
 
     def _chain_reply(self, peer: Peer, fact: ChainReply) -> Iterator[Event]:
         waiting = peer.waiting_for(fact.tip)
@@ -316,7 +329,9 @@ class FactReader:
 
     def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> None:
         for each in self._writer.admissions(fact.numbers[:_MAX_ASKED]):
-            self._answer(each)
+            self._answer(each, each.prompts)
+            if not self._has_room:
+                return
 
     def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
         peer.left = True

@@ -174,15 +174,14 @@ class FactWriter:
         """Return the numbers of all requests in flight that are observed."""
         return InFlightReply(list(self._numbers.values()), self._next)
 
-    def admissions(self, numbers: Sequence[int]) -> list[AdmittedFact]:
-        """Return these requests once more, as far as they are still in flight."""
-        wanted, found = set(numbers), list[AdmittedFact]()
+    def admissions(self, numbers: Sequence[int]) -> Iterator[AdmittedFact]:
+        """Yield these requests once more, as far as they are still in flight."""
+        wanted = set(numbers)
         for request, number in list(self._numbers.items()):
             if number in wanted and (admitted := self._admission_of(request)) is not None:
                 fact = self._admitted(admitted, number)
                 if fact is not None:
-                    found.append(fact)
-        return found
+                    yield fact
 
     def chain(self, wanted: ChainQuery) -> ChainReply:
         """Return a chain in full."""
@@ -238,6 +237,7 @@ class FactWriter:
             quote.kind,
             event.prefill_endpoint_id,
             event.encode_endpoint_id,
+            quote.answers // max(1, len(quote.chains)),
         )
 
     def _served(self, event: Served) -> AnyFact | None:

@@ -81,6 +81,8 @@ class PromptFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many tokens it has."""
     uncached: bool = False
     """Whether no cache may serve it."""
+    multimodal: bool = False
+    """Whether some of its tokens stand for media."""
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -118,6 +120,8 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     """The endpoint that computes its prompts, if that is another one."""
     encode: str | None = None
     """The endpoint that encodes its images and sounds, if that is another one."""
+    n: Number = 1
+    """How many answers each prompt gets."""
 
 
 class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):

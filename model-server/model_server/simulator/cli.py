@@ -14,7 +14,7 @@ import uvloop
 from aiohttp import web
 
 from model_server.simulator.adapters import parse_modules
-from model_server.simulator.kv_config import parse_config
+from model_server.simulator.kv_config import MAX_PORT, parse_config
 from model_server.simulator.server import Server
 from model_server.simulator.settings import Limits, Settings, Speed
 from model_server.simulator.strain import Strain
@@ -47,7 +47,8 @@ async def serve(settings: Settings) -> None:
     try:
         runner, host, port = await start(server)
     except OSError as error:
-        raise SystemExit(f"simulator: {settings.host}:{settings.port}: {error.strerror}") from None
+        place = error.filename or f"{settings.host}:{settings.port}"
+        raise SystemExit(f"simulator: {place}: {error.strerror}") from None
     line = {"event": "listening", "host": host, "port": port}
     print(msgspec.json.encode(line).decode(), flush=True)
     await stop.wait()
@@ -79,6 +80,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     for flag, least in _LEAST.items():
         if not getattr(given, _field(flag)) >= least:
             reader.error(f"{flag} must be at least {least:g}")
+    if not 0 <= given.port <= MAX_PORT:  # of a greater one sockets take the lower 16 bits
+        reader.error(f"--port must be 0 to {MAX_PORT}")
     if not given.factor > 0:
         reader.error("--speed must be positive")
     try:

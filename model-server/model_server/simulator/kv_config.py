@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+MAX_PORT = 65535
+
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where KV events are published.
@@ -25,8 +27,11 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for endpoint in (self.endpoint, self.replay_endpoint or "tcp://*:0"):
             host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-            if not (endpoint.startswith("tcp://") and host and port.isdecimal()):
+            known = port.isdecimal() and int(port) <= MAX_PORT
+            if not (endpoint.startswith("tcp://") and host and known):
                 raise ValueError(f"{endpoint!r} is not tcp://HOST:PORT")
+        if min(self.buffer_steps, self.hwm) < 0:
+            raise ValueError("buffer_steps and hwm must be 0 or more")
 
     @property
     def publishes(self) -> bool:

@@ -36,7 +36,7 @@ class KvPublisher:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Bind the sockets; `config` then has the ports that were free. Raises ZMQError."""
+        """Bind the sockets; `config` then has the ports that were free. Raises OSError."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = context.socket(zmq.PUB)
         try:
@@ -75,7 +75,10 @@ class KvPublisher:
         if ":" in host:
             socket.setsockopt(zmq.IPV6, 1)
             host = f"[{host}]"
-        socket.bind(f"tcp://{host}:{'*' if port == '0' else port}")
+        try:
+            socket.bind(f"tcp://{host}:{'*' if port == '0' else port}")
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, zmq.strerror(error.errno or 0), endpoint) from None
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def publish(self, events: Sequence[Event]) -> None:

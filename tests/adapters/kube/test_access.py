@@ -214,6 +214,10 @@ BROKEN = [
         (f"{CONTEXT}clusters: [{{name: b, cluster: {{server: '{server}'}}}}]", "API: .*URL")
         for server in ("10.0.0.1:6443", "localhost:8080", "https://", "https://[fd00::1:6443")
     ),
+    (
+        f"{CONTEXT}clusters: [{{name: b, cluster: {{server: 'me:secret@api:6443'}}}}]",
+        r"URL: \.\.\.@api:6443$",
+    ),
 ]
 
 

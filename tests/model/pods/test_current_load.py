@@ -167,8 +167,27 @@ def test_a_response_that_reports_load_is_a_report():
     rig.report("pod-0", waiting=5, running=5, kv_usage=0.5)
     rig.send("pod-0", "r1", "x")
     target = rig.pod("pod-0").endpoint.target
-    rig.apply(OrcaReported(RequestId("r1"), target, kv_usage=0.2, waiting=1.0))
+    rig.apply(OrcaReported(RequestId("r1"), target, kv_usage=0.2, waiting=1.0, running=5.0))
     assert load(rig) == (1, 5, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("others", [0, 4])
+def test_what_a_response_does_not_report_is_what_was_sent_and_has_ended_since(others):
+    """vLLM reports how many wait, and the use of the cache, but not how many run."""
+    rig = Rig()
+    for number in range(5):
+        rig.send("pod-0", f"r{number}", text(16, str(number)), stream=True)
+    rig.report("pod-0", running=5 + others, kv_usage=0.5, block_size=16, num_blocks=1001)
+    for number in range(3):
+        rig.apply(Finished(RequestId(f"r{number}")))
+    rig.send("pod-0", "new", text(16, "n"), stream=True)
+    target = rig.pod("pod-0").endpoint.target
+    rig.apply(OrcaReported(RequestId("r3"), target, kv_usage=0.2, waiting=0.0))
+    assert load(rig) == (0, 3 + others, pytest.approx(0.2))
+    assert rig.pod("pod-0").load.running == 5 + others
+    rig.apply(Finished(RequestId("new")))
+    rig.apply(OrcaReported(RequestId("r3"), target, running=2.0 + others))
+    assert load(rig) == (0, 2 + others, pytest.approx(0.199))
 
 
 def adapters(rig, name="pod-0"):

@@ -23,6 +23,40 @@ def test_a_follow_up_waits_for_the_endpoint_that_has_the_response():
     assert rig.sent["follow-up"] == home
 
 
+SESSIONS = """
+plugins:
+- {type: session-affinity-scorer, parameters: {strategy: session_id}}
+- {type: max-score-picker}
+"""
+
+
+def test_a_session_that_went_elsewhere_for_want_of_room_returns():
+    rig = FlowRig(policy=SESSIONS)
+    mine = {"x-session-id": "mine"}
+    home = rig.come("first", 10, headers=mine)
+    rig.end("first", 10)
+    rig.say(home, running=2.0, kv_usage=1.0)
+    assert rig.come("second", 10, headers=mine) not in {None, home}
+    rig.say(home)
+    assert rig.come("third", 10, headers=mine) == home
+
+
+def test_a_session_whose_endpoint_is_removed_while_it_waits_stays_where_it_goes():
+    rig = FlowRig(pods=3, policy=SESSIONS)
+    mine = {"x-session-id": "mine"}
+    home = rig.come("first", 10, headers=mine)
+    rig.end("first", 10)
+    full = {"running": 2.0, "kv_usage": 1.0}
+    for name in rig.ask():
+        rig.say(name, **full)
+    assert rig.come("second", 10, headers=mine) is None
+    rig.apply(EndpointRemoved(EndpointId(f"default/{home}")))
+    rig.say("pod-2")
+    assert rig.release() == ["second"]
+    rig.say("pod-1")
+    assert (home, rig.come("third", 10, headers=mine)) == ("pod-0", "pod-2")
+
+
 def with_a_full_best_pod(**settings):
     """Return a rig that would send all to its first pod, which is full; the second has room."""
     rig = FlowRig(pods=2, **settings)

@@ -5,7 +5,7 @@ import pytest
 from epp.errors import Overloaded
 from epp.model.request_events import Failure
 from epp.policy.flow.rooms import Axis
-from tests.policy.flow.flow_rig import FlowRig
+from tests.policy.flow.flow_rig import LONG, FlowRig
 from tests.strategies import request
 
 FULL = {"running": 3.0, "waiting": 7.0, "kv_usage": 0.95}
@@ -102,3 +102,53 @@ def test_a_row_of_refusals_is_of_that_endpoints_answers_alone(answer):
         else:
             rig.refuse(str(number), served=answer != "proxys-own")
     assert rig.come("next") == "pod-0"
+
+
+ADMITTER = "plugins: [{type: least-ttft-picker}, {type: probabilistic-admitter}]"
+SATURATED = {"waiting": 10.0, "kv_usage": 0.01}
+
+
+def test_an_admitter_is_asked_once_however_long_a_request_waits():
+    rig = FlowRig(policy=ADMITTER)
+    cached = rig.words(LONG)
+    rig.send("pod-0", "before", cached)
+    rig.end("before", LONG)
+    rig.send("pod-0", "busy", rig.words(LONG))
+    batch = request("batch", cached, priority=-1)
+    rig.held["batch"] = rig.flow.route(batch, rig.now)
+    rig.say("pod-1", **SATURATED)
+    rig.wait(0.1)
+    assert rig.release() == []
+    assert not rig.refused
+    with pytest.raises(Overloaded):
+        rig.come("later", 10, priority=-1)
+    rig.end("busy", LONG)
+    assert rig.release() == ["batch"]
+
+
+def test_an_admitter_is_asked_about_a_request_that_waited_for_the_first_endpoint():
+    rig = FlowRig(pods=0, policy=ADMITTER, empty_seconds=30.0)
+    assert rig.come("batch", 10, priority=-1) is None
+    rig.add("pod-0", "10.0.0.1")
+    rig.say("pod-0", **SATURATED)
+    assert rig.release() == []
+    assert rig.refused["batch"].reason == "probabilistic-admitter"
+
+
+LIMITED = """
+featureGates: [flowControl]
+plugins:
+- {type: probabilistic-admitter, parameters: {k: 1e9}}
+- {type: max-score-picker}
+- {type: concurrency-detector, parameters: {maxConcurrency: 1}}
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+"""
+
+
+def test_an_admitter_is_asked_once_about_a_request_that_a_detectors_filter_lets_wait():
+    rig = FlowRig(pods=1, policy=LIMITED)
+    rig.come("before", 10)
+    assert rig.come("batch", 10, priority=-1) is None
+    rig.end("before", 10)
+    rig.say("pod-0", kv_usage=0.1)
+    assert rig.release() == ["batch"]

@@ -223,3 +223,42 @@ def test_what_waits_for_a_late_prefill_endpoint_goes_to_another(seconds, goes):
     assert rig.release() == goes
     if goes:
         assert rig.stages("next") == ("p-1", "d-0")
+
+
+FILTER = "{pluginRef: decode-filter}"
+SESSIONS = STAGES.replace(FILTER, f"{FILTER}, {{pluginRef: session-affinity-filter}}").replace(
+    "plugins:",
+    "plugins:\n- {type: session-affinity-filter, parameters: {strategy: session_id}}",
+    1,
+)
+
+
+def test_a_request_waits_where_a_filter_that_may_let_others_pass_wants_it():
+    rig = StagesRig(decode=2, policy=SESSIONS)
+    mine = {"x-session-id": "mine"}
+    rig.come("first", 10, headers=mine)
+    home = rig.stages("first")
+    rig.end("first", 10)
+    rig.say(home[1], running=2.0, kv_usage=1.0)
+    assert rig.come("second", 10, headers=mine) is None
+    assert rig.come("other", 10) is not None
+    rig.say(home[1])
+    assert rig.release() == ["second"]
+    assert rig.stages("second") == home
+
+
+PREFILL = "{pluginRef: prefill-filter}"
+NEAR = STAGES.replace(PREFILL, f"{PREFILL}\n  - {{pluginRef: near}}").replace(
+    "plugins:", "plugins:\n- {type: topology-affinity-filter, name: near}", 1
+)
+
+
+def test_a_request_goes_to_other_endpoints_that_are_near_to_each_other():
+    rig = StagesRig(2, 2, policy=NEAR)
+    for name in rig.ask():
+        labels = {**rig.pod(name).endpoint.labels, "kubernetes.io/hostname": name[-1]}
+        rig.add(name, rig.pod(name).endpoint.address, labels=labels)
+        rig.say(name)
+    rig.say("d-0", running=2.0, kv_usage=1.0)
+    rig.come("next", 10)
+    assert rig.stages("next") == ("p-1", "d-1")

@@ -110,6 +110,11 @@ CASES = {
         json.dumps([sglang(9, 2, 0), sglang(7, 2, 0)]).encode(),
         None,
     ),
+    "several answers in a stream of SGLang's": (
+        *(Api.SGLANG_GENERATE, EVENTS),
+        sse(sglang(9, 1, 8) | {"index": 0}, sglang(7, 2, 0) | {"index": 1}) + b"data: [DONE]\n\n",
+        None,
+    ),
     "meta info without an end": (Api.SGLANG_GENERATE, JSON, b'{"meta_info": {"prompt', None),
     "stream of vLLM's": (
         *(Api.GRPC_GENERATE, GRPC),

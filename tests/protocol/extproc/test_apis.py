@@ -25,6 +25,7 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
 )
+from epp.protocol.metrics.metric_names import ENGINE_LABELS
 from epp.values import replaced
 from tests.protocol.extproc.conversation import (
     DUPLEX,
@@ -314,8 +315,9 @@ def test_a_priority_is_written_into_the_body(case, mode):
         assert [each.mutation.body for each in replies if isinstance(each, BodyReply)] == [wanted]
 
 
-def test_a_priority_means_the_contrary_to_vllm():
-    pod = Endpoint("default", "p", "10.0.0.1", 8000, {"llm-d.ai/engine-type": "sglang"})
+@pytest.mark.parametrize("label", ENGINE_LABELS)
+def test_a_priority_means_the_contrary_to_vllm(label):
+    pod = Endpoint("default", "p", "10.0.0.1", 8000, {label: "sglang"})
     machine = exchange(
         Stub(Decision(endpoints=(pod,))),
         propagate_priority=True,

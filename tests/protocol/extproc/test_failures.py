@@ -157,6 +157,14 @@ def test_grpc_says_it_in_its_own_status(code, failure):
     assert (event.refused, event.failure) == (True, failure)
 
 
+def test_what_envoy_did_not_try_to_send_is_no_failure_over_grpc():
+    # Envoy 1.40 with a full circuit breaker: trailers alone, with both.
+    overloaded = {"grpc-status": "14", "x-envoy-overloaded": "true"}
+    event = ended(head(GRPC, **overloaded), path=GENERATE, data=FRAME)
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (True, None)
+
+
 @pytest.mark.parametrize(
     ("response", "more"),
     [

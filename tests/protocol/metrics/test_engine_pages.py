@@ -126,6 +126,15 @@ def test_engines_are_recognised_by_their_page(name):
     assert load.capacity_tokens == 6400
 
 
+def test_of_several_models_requests_and_blocks_add_up_but_no_shares_nor_sizes():
+    # triton-inference-server/tensorrtllm_backend, "Speculative Decoding": a draft model beside it
+    page = PAGES["triton-tensorrt-llm"]
+    lines = sorted((*page.splitlines(), *page.replace(b'"m"', b'"draft"').splitlines()))
+    load = read(b"\n".join((*lines, b"")), at=3)
+    assert (load.waiting, load.running, load.kv_usage) == (2, 4, 0.5)
+    assert (load.block_size, load.num_blocks, load.capacity_tokens) == (64, 200, 12_800)
+
+
 def test_triton_reports_requests_that_wait_only():
     # Its `nv_inference_exec_count` is of type counter: executions since the start.
     page = b"nv_inference_pending_request_count 4\nnv_inference_exec_count 5\n"

@@ -61,6 +61,21 @@ def test_counts_that_stay_away_do_not_count():
     assert all("requests of other senders do not count" in each for each in warnings)
 
 
+@pytest.mark.parametrize("labels", [{}, {"llm-d.ai/engine-type": "vllm"}])
+def test_requests_before_pages_without_any_known_metric_do_not_count(labels):
+    """A login page or a proxy's notice, with status 200: nothing says that they are still there."""
+    one, loads = reader(labels=labels), []
+    for at, page in enumerate((served(5), b"<html>\n", b"<html>\n", b"<html>\n", served(9))):
+        loads.append(one.read(Page(page), at).load)
+    assert [(each.waiting, each.running) for each in loads] == [
+        *[(8, 12)] * 2,
+        *[(0, 0)] * 2,
+        (8, 12),
+    ]
+    assert [each.kv_usage for each in loads] == [0.5, 0.5, 0, 0, 0.5]
+    assert [each.at for each in loads] == [0, 1, 2, 3, 4]
+
+
 def test_the_count_that_stays_away_is_named():
     page = b"vllm:num_requests_waiting 8\n" + RENAMED
     _, warnings = read_all(page % 6, page % 7)

@@ -27,8 +27,8 @@ from tests.strategies import SECRET, text
 HASHER = BlockHasher(SECRET)
 
 
-def chain_of(data, marks=(), *, exact=False):
-    return HASHER.chain(Prompt(data, exact=exact, marks=marks), "m", "")
+def chain_of(data, marks=(), *, exact=False, multimodal=False):
+    return HASHER.chain(Prompt(data, exact, marks, multimodal), "m", "")
 
 
 def offsets_of(chain, known=0):
@@ -49,6 +49,7 @@ def plain(chain, offsets):
         chain.size,
         chain.lookup,
         chain.exact,
+        chain.multimodal,
         list(chain.marks),
         chain.rest_digest,
         offsets.total,
@@ -65,15 +66,15 @@ def prompts(draw):
     data = draw(st.binary(max_size=32)) + bytes(size * unit)
     data = data[: len(data) // unit * unit]
     marks = draw(st.lists(st.integers(0, len(data) // unit), max_size=6).map(sorted))
-    return data, tuple(marks), exact
+    return data, tuple(marks), exact, draw(st.booleans())
 
 
 @given(st.lists(prompts(), max_size=5))
 def test_every_prompt_arrives_as_it_was_whatever_is_known(every):
     """FactWriter and reader know the same; extensions of one prompt share what stands before."""
     ours, theirs = KnownChains(), KnownChains()
-    for data, marks, exact in every:
-        chain = chain_of(data, marks, exact=exact)
+    for data, marks, exact, multimodal in every:
+        chain = chain_of(data, marks, exact=exact, multimodal=multimodal)
         for _ in range(2):
             fact = carried(write_prompt(chain, offsets_of(chain), ours))
             assert plain(*read_prompt(fact, theirs)) == plain(chain, offsets_of(chain))

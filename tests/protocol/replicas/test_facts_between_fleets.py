@@ -47,12 +47,30 @@ def test_both_tell_and_nothing_comes_back():
     assert held(one) == held(other)
 
 
-@pytest.mark.parametrize("skips", [False, True])
-def test_all_know_whether_an_engine_reads_its_cache_for_a_request(skips):
+@pytest.mark.parametrize(
+    ("prompt", "skips"), [(PROMPTS[0], False), (PROMPTS[0], True), ("short", False)]
+)
+def test_all_know_whether_an_engine_reads_its_cache_for_a_request(prompt, skips):
     one, other = Replica(1), Replica(2)
-    one.admit("a", PROMPTS[0], skip_reading_prefix_cache=skips)
+    one.admit("a", prompt, skip_reading_prefix_cache=skips)
     settle(one, other)
     assert other.in_flight("a").quote.skip_reading_prefix_cache is skips
+
+
+@pytest.mark.parametrize("prompts", [(), PROMPTS[:1], PROMPTS[:2]])
+def test_all_know_how_many_answers_a_request_gets(prompts):
+    one, other = Replica(1), Replica(2)
+    one.admit("a", *prompts, n=4)
+    settle(one, other)
+    for each in (one, other):
+        there = each.in_flight("a")
+        assert there.quote.answers == 4 * len(prompts)
+        each.now += 10
+    assert other.in_flight("a").coming == one.in_flight("a").coming
+    one.apply(Finished(RequestId("a"), Usage(400, 4 * 100 * len(prompts), 0)))
+    settle(one, other)
+    lengths = [each.fleet.output_lengths.length(("m", True), None) for each in (one, other)]
+    assert lengths[0] == lengths[1]
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -273,7 +291,7 @@ def test_requests_are_told_again_as_far_as_they_are_asked_for():
     for name in "abc":
         one.admit(name, PROMPTS[0])
     one.tell()
-    exchange(one, other, one.writer.to_one(one.writer.admissions([2, 7]), one.now))
+    exchange(one, other, one.writer.to_one(list(one.writer.admissions([2, 7])), one.now))
     assert in_flight(other) == {"b": POD}
     asked = other.hear(one.hear(other.hear(one.heartbeat())))
     assert facts_of(asked) == [RequestsQuery([1, 3])]

@@ -2,12 +2,37 @@
 
 import pytest
 
-from epp.model.request import RequestId, Usage
+from epp.model.request import Prompt, RequestId, Usage
 from epp.model.request_events import Finished, Served
 from epp.protocol.replicas.facts import InFlightReply
+from epp.protocol.replicas.messages import LONGEST
 from tests.protocol.growth import too_steep
 from tests.protocol.replicas.pair import POD, Replica, exchange, in_flight, settle
 from tests.strategies import text
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_long_prompts_are_told_again_in_messages_that_can_be_read(told):
+    one, other, lengths = Replica(1), Replica(2), list[int]()
+    for number in range(36):
+        ids = number.to_bytes(4, "little") + bytes(4 << 19)
+        one.admit(str(number), prompts=(Prompt(ids, exact=True),))
+        if told:
+            one.tell()  # to others
+        else:
+            one.writer.skip()
+    rounds = 0
+    while in_flight(other) != in_flight(one):
+        rounds += 1
+        assert rounds <= 12
+        message, there, back = one.heartbeat(), other, one
+        while message is not None:
+            lengths.append(len(message))
+            message, there, back = there.hear(message), back, there
+        for each in (one, other):
+            each.now += 1.0
+        other.lapse()
+    assert max(lengths) < LONGEST < sum(lengths)
 
 
 @pytest.mark.parametrize("over", [False, True])

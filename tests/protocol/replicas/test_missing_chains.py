@@ -1,8 +1,9 @@
 """Chains that are asked for because they were not told, and the requests that wait for them."""
 
-from epp.model.request import RequestId, Usage
+from epp.model.request import Prompt, RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
-from epp.protocol.replicas.facts import AdmittedFact, ChainQuery
+from epp.protocol.replicas.facts import AdmittedFact, ChainQuery, ChainReply
+from epp.protocol.replicas.messages import LONGEST
 from tests.protocol.replicas.pair import (
     POD,
     PROMPTS,
@@ -51,6 +52,18 @@ def test_a_chain_that_a_third_one_told_is_asked_for():
     exchange(other, late, message)
     assert in_flight(late) == {"b": "default/pod-1"}
     assert held(late)["default/pod-1"] == held(other)["default/pod-1"]
+
+
+def test_no_more_long_chains_are_told_at_once_than_can_be_read():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", prompts=(Prompt(bytes(4 << 19), exact=True),))
+    one.tell()
+    hashes = one.in_flight("a").quote.chains[0].hashes
+    queries = [ChainQuery(hashes[end - 1], end) for end in range(8, 520, 8)]
+    answer = one.hear(other.writer.to_one(queries, one.now))
+    assert answer is not None
+    assert len(answer) < LONGEST
+    assert {type(each) for each in facts_of(answer)} == {ChainReply}
 
 
 def test_what_is_told_of_a_request_while_its_chain_is_asked_for_is_not_lost():
