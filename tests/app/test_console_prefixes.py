@@ -63,7 +63,7 @@ async def test_the_tree_is_bounded_whatever_is_asked():
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), max_size=12))
 def test_the_tree_counts_as_one_that_compares_all_with_all(prompts):
-    """Each node is a beginning that so many prompts have, and the longest one that they share."""
+    """Each node counts the prompts that begin with it, and is the longest text that they share."""
     shown = Shown()
     contents = [[text(256, part) for part in parts] for parts in prompts]
     for parts in contents:

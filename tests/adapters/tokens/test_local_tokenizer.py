@@ -346,7 +346,7 @@ async def test_a_cancelled_request_harms_no_other(limited, folder):
 
 
 async def test_a_text_that_cannot_be_encoded_costs_its_own_request_alone(tmp_path):
-    """A call's arguments may end within a character: half a surrogate pair is no UTF-8."""
+    """A call's arguments may end within a character: half a surrogate pair is not UTF-8."""
     printed = (
         "<|im_start|>{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}"
     )
