@@ -114,7 +114,7 @@ def test_a_report_that_cannot_be_written_is_told_at_once(name, tmp_path, capsys,
 
 async def test_what_prepares_a_model_may_not_take_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(testbed, "PREPARE_SECONDS", 0.0)
-    slow = (sys.executable, "-c", "import time; time.sleep(600)")
+    slow = (sys.executable, "-c", "import time; time.sleep(600)")  # it is ended before
     pool = msgspec.structs.replace(choose_pool("simulator", Size(), tmp_path), prepare=slow)
     with pytest.raises(ProcessDied, match="preparing the model took 0 s and more"):
         await testbed.prepare(pool, tmp_path)

@@ -9,6 +9,7 @@ from epp.gateway.children import Child, Hooks
 from epp.gateway.processes import ProcessDied
 from tests.tasks import until
 
+# Tests end these programs: 600 s bound their life if a test fails.
 TALKER = """
 import sys, time
 for number in range(15_000):

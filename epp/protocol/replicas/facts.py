@@ -16,6 +16,7 @@ from epp.model.learning.stored_responses import MOST
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
 from epp.model.request_events import Failure
+from epp.protocol.bodies.coercion import MAX_ANSWERS
 
 VERSION: Final = 2
 """The version of messages as a whole: messages of another version are not read."""
@@ -120,8 +121,8 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     """The endpoint that computes its prompts, if that is another one."""
     encode: str | None = None
     """The endpoint that encodes its images and sounds, if that is another one."""
-    n: Number = 1
-    """How many answers each prompt gets."""
+    n: Annotated[int, msgspec.Meta(ge=0, le=MAX_ANSWERS)] = 1
+    """How many answers each prompt gets; 0 without prompts."""
 
 
 class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):

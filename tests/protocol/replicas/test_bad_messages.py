@@ -106,6 +106,17 @@ def test_a_message_that_is_cut_off_or_changed_never_raises(data):
     check_invariants(replica.fleet)
 
 
+def test_a_request_has_no_more_answers_than_a_client_can_ask_for():
+    one = Replica(1)
+    one.admit("a", PROMPT, n=2)
+    (message,) = one.writer.messages()
+    ((*admitted, n),) = msgspec.msgpack.decode(message)[-1]
+    replica = Replica(2)
+    replica.hear(raw(1, 1, [[*admitted, n * 10**6]]))
+    assert replica.dropped == {"UNKNOWN_KIND": 1}
+    assert learned(replica) == NOTHING
+
+
 def test_a_fact_of_a_later_version_costs_no_other():
     """Kinds that come later, and fields that come later, are passed over."""
     one = Replica(1)
