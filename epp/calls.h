@@ -2,7 +2,33 @@
 
    The type of an object alone decides on its methods and data descriptors, as it does for all that
    Cython compiles and for most built-in types. Python's own functions look into the object too, and
-   check what was returned. */
+   check what was returned.
+
+   Each place that looks up a name keeps what it found last. All places share Python's own table,
+   in which two that meet push each other out at each turn. */
+
+/* No two types have the same version, and a type that changes gets another: as long as it has this
+   one, it has what was found, to which no reference is held. Version 0 is that of a type without
+   one. */
+typedef struct {
+    unsigned int version;
+    PyObject *name;
+    PyObject *found;
+} epp_last;
+
+static inline PyObject *
+epp_lookup(epp_last *last, PyTypeObject *type, PyObject *name)
+{
+    if (last->version == type->tp_version_tag && last->name == name) {
+        return last->found;
+    }
+    PyObject *found = _PyType_Lookup(type, name);
+    Py_INCREF(name);
+    Py_XSETREF(last->name, name);
+    last->version = type->tp_version_tag;
+    last->found = last->version == 0 ? NULL : found;
+    return found;
+}
 
 static PyObject *
 epp_call(PyObject *called, PyObject *const *args, size_t count, PyObject *names)
@@ -18,11 +44,12 @@ epp_call(PyObject *called, PyObject *const *args, size_t count, PyObject *names)
 }
 
 static PyObject *
-epp_call_method(PyObject *name, PyObject *const *args, size_t count, PyObject *names)
+epp_call_method(epp_last *last, PyObject *name, PyObject *const *args, size_t count,
+                PyObject *names)
 {
     PyTypeObject *type = Py_TYPE(args[0]);
     if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0) {
-        PyObject *method = _PyType_Lookup(type, name);
+        PyObject *method = epp_lookup(last, type, name);
         if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR)) {
             Py_INCREF(method);
             PyObject *result = epp_call(method, args, (size_t)PyVectorcall_NARGS(count), names);
@@ -34,11 +61,11 @@ epp_call_method(PyObject *name, PyObject *const *args, size_t count, PyObject *n
 }
 
 static PyObject *
-epp_attribute(PyObject *self, PyObject *name)
+epp_attribute(epp_last *last, PyObject *self, PyObject *name)
 {
     PyTypeObject *type = Py_TYPE(self);
     if (type->tp_getattro == PyObject_GenericGetAttr) {
-        PyObject *found = _PyType_Lookup(type, name);
+        PyObject *found = epp_lookup(last, type, name);
         PyTypeObject *kind = found == NULL ? NULL : Py_TYPE(found);
         if (kind != NULL && kind->tp_descr_set != NULL && kind->tp_descr_get != NULL) {
             Py_INCREF(found);
@@ -57,6 +84,8 @@ epp_as_double(PyObject *number)
 }
 
 #define PyObject_Vectorcall epp_call
-#define PyObject_VectorcallMethod epp_call_method
-#define PyObject_GetAttr epp_attribute
+#define PyObject_VectorcallMethod(...) \
+    ({ static epp_last last_here; epp_call_method(&last_here, __VA_ARGS__); })
+#define PyObject_GetAttr(...) \
+    ({ static epp_last last_here; epp_attribute(&last_here, __VA_ARGS__); })
 #define PyFloat_AsDouble epp_as_double

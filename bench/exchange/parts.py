@@ -28,7 +28,7 @@ PARTS = (
     Part("decode", r"__pyx_pw_\w+_\d+codec_\d+(decode|Decoder_\d+__call__)"),
     Part(
         "encode",
-        r"__pyx_pw_\w+_\d+codec_\d+(encode|encode_in_parts|chunk|headers_reply|Encoder_\d+__call__)",
+        r"__pyx_pw_\w+_\d+codec_\d+(encode|encode_chunk|chunk|headers_reply|Encoder_\d+__call__)",
     ),
     Part("exchange", r"CPyDef_exchange___Exchange___(receive|proceed|half_closed|cancelled)"),
     Part("exchange", r"CPyDef_(app___)?(director|service)_____mypyc_lambda__\d+_exchange\w+"),

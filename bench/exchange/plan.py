@@ -26,8 +26,11 @@ _IDLE = 4
 """Seconds of doing nothing: each polls every endpoint once."""
 
 
-def play(folder: Path, number: int) -> Play:
-    """Return the mix, `number` requests of each shape, as played with the files in a folder."""
+def play(folder: Path, number: int, classes: int = 0) -> Play:
+    """Return the mix, `number` requests of each shape, as played with the files in a folder.
+
+    `classes` are made first.
+    """
     endpoints, secret = folder / "endpoints.yaml", folder / "secret"
     secret.write_text("bench", encoding="utf-8")
     return Play(
@@ -41,6 +44,7 @@ def play(folder: Path, number: int) -> Play:
         port=_PORT,
         page=MetricsPage().response(0),
         phases=tuple(_phases(number)),
+        classes=classes,
     )
 
 

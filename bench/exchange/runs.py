@@ -19,11 +19,11 @@ _PATHS = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
 
 
 class Stage:
-    """A folder in which plays are written, played and counted. `number` requests of each shape."""
+    """A folder in which a play is written, played and counted (`plan.play`)."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, classes: int = 0) -> None:
         self._folder = folder
-        self._play: Play = play(folder, number)
+        self._play: Play = play(folder, number, classes)
         self._parts = {each.name: each.parts for each in self._play.phases if each.parts}
         (folder / "play").write_bytes(msgspec.msgpack.encode(self._play))
 

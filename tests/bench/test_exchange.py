@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bench.exchange import callgrind
-from bench.exchange.counts import KEPT, Kept, cheaper, exceeded
+from bench.exchange.counts import KEPT, Kept, cheaper, exceeded, least
 from bench.exchange.parts import NAMES, REST, cost_of
 from bench.exchange.plan import CHUNKS, SIZES, play
 from bench.exchange.play import Took
@@ -163,6 +163,14 @@ def test_more_than_is_kept_fails_and_says_which_part_has_grown():
     assert not cheaper(was, kept(995))
 
 
+def test_of_two_counts_the_smaller_of_each_figure_is_held():
+    def two(a, b):
+        parts = {"a": {"decide": a}, "b": {"decide": b}}
+        return Kept(built_with="x", instructions={"a": a, "b": b}, parts=parts)
+
+    assert least(two(1000, 2400), two(1400, 2000)) == two(1000, 2000)
+
+
 @native
 def test_the_architecture_page_says_what_a_request_costs():
     parts = msgspec.json.decode(KEPT.read_bytes(), type=Kept).parts["json_2k"]
@@ -178,10 +186,10 @@ def test_the_architecture_page_says_what_a_request_costs():
 @native
 def test_the_picker_answers_all_that_is_played(tmp_path):
     tree = prepare(ROOT, tmp_path / "tree")
-    (tmp_path / "play").write_bytes(msgspec.msgpack.encode(play(tmp_path, 4)))
     command = [sys.executable, "-m", "bench.exchange.player"]
     runs = []
     for number in range(2):
+        (tmp_path / "play").write_bytes(msgspec.msgpack.encode(play(tmp_path, 4, classes=number)))
         saw = tmp_path / f"took-{number}"
         subprocess.run(
             [*command, str(tmp_path / "play"), str(saw)],

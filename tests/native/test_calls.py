@@ -74,6 +74,40 @@ def test_methods_and_attributes_are_found_where_python_finds_them(kind, source):
     assert stream.told == [f"{source}: held-bytes"]
 
 
+def test_a_class_that_changes_is_looked_at_again():
+    class Changing(Plain):
+        pass
+
+    def other(self, error):
+        self.told.append(f"changed: {error.reason}")
+
+    stream: Any = Changing()
+    refuse_one(stream)
+    Changing.refuse = other  # type: ignore[method-assign]
+    refuse_one(stream)
+    refuse_one(Plain())
+    del Changing.refuse
+    refuse_one(stream)
+    Plain.refuse, was = other, Plain.refuse
+    try:
+        refuse_one(stream)
+    finally:
+        Plain.refuse = was
+    assert stream.told == [
+        f"{where}: held-bytes" for where in ("its class", "changed", "its class", "changed")
+    ]
+
+
+def test_classes_that_take_turns_are_told_apart():
+    streams: list[Any] = [Plain(), OfItsOwn(), MadeUp(), Shadowed()]
+    for _ in range(3):
+        for stream in streams:
+            refuse_one(stream)
+    assert [each.told[-1] for each in streams] == [
+        f"{where}: held-bytes" for where in ("its class", "its own", "made up", "its class")
+    ]
+
+
 def test_a_method_may_be_anything_that_can_be_called():
     slotted: Any = Slotted()
     slotted.awaits_request, slotted.refuse = True, WithCallable.refuse

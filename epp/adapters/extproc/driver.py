@@ -15,9 +15,10 @@ from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
 from epp.adapters.extproc.streams import OpenStreams
 from epp.errors import FAULTS, PickerFault, RequestError
 from epp.model.decision import Decision
-from epp.protocol.extproc.codec import decode, encode_in_parts
+from epp.protocol.extproc.codec import decode, encode, encode_chunk
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.errors import ProtocolError
+from epp.protocol.extproc.messages import Chunk
 from epp.protocol.extproc.step import Step, Wants
 from epp.system.logs import Log
 
@@ -32,7 +33,8 @@ a good one.
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DECODE: Final = decode
-_ENCODE: Final = encode_in_parts
+_ENCODE: Final = encode
+_ENCODE_CHUNK: Final = encode_chunk
 _NEXT: Final = Wants.NEXT
 _REST: Final = Wants.REST
 _TURN: Final = Wants.TURN
@@ -133,7 +135,11 @@ class ExchangeDriver:
 
     def _send(self, step: Step) -> None:
         for reply in step.replies:
-            self._outlet.send(_ENCODE(reply))
+            if isinstance(reply, Chunk):  # compiled code reads fields for less than the codec
+                encoded = _ENCODE_CHUNK(reply.response, reply.body, reply.end_of_stream)
+                self._outlet.send(encoded)
+            else:
+                self._outlet.send(_ENCODE(reply))
 
     def _act_on(self, wants: Wants) -> None:
         if wants is _DECISION:

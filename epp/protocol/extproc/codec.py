@@ -6,7 +6,7 @@ itself, and calls generated code for rare or malformed messages.
 
 from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc import protobuf
-from epp.protocol.extproc.messages import Message, Reply
+from epp.protocol.extproc.messages import Chunk, Message, Reply
 
 
 def decode(data: bytes) -> Message:
@@ -19,9 +19,13 @@ def encode(reply: Reply) -> bytes:
     return protobuf.encode(reply)
 
 
-def encode_in_parts(reply: Reply) -> bytes | tuple[bytes, BodyData]:
-    """Return the bytes of a `ProcessingResponse`; for a long chunk, its head and the body itself.
+def encode_chunk(
+    response: bool,  # noqa: FBT001
+    body: BodyData,
+    end_of_stream: bool,  # noqa: FBT001
+) -> bytes | tuple[bytes, BodyData]:
+    """Return the bytes of a `Chunk` with these fields; for a long body, what precedes it and it.
 
     The body is then the last part of the message, and need not be copied.
     """
-    return encode(reply)
+    return encode(Chunk(response, body, end_of_stream))

@@ -160,13 +160,11 @@ def encode(reply):
     return _ENCODERS[type(reply)](reply)
 
 
-def encode_in_parts(reply):
-    """Return the bytes of a `ProcessingResponse`; for a long chunk, its head and the body."""
-    if type(reply) is Chunk:
-        if size_of(reply.body) >= _LONG:
-            return _written(reply, True), reply.body
-        return _written(reply, False)
-    return _ENCODERS[type(reply)](reply)
+def encode_chunk(bint response, body, bint end_of_stream):
+    """Return the bytes of a `Chunk` with these fields; for a long body, what precedes it and it."""
+    if size_of(body) >= _LONG:
+        return _written(response, body, end_of_stream, True), body
+    return _written(response, body, end_of_stream, False)
 
 
 cdef dict _ENCODERS = {

@@ -76,14 +76,12 @@ cdef inline bytes _made(Writing* to):
 
 def _chunk(reply):
     """Write a `Chunk`."""
-    return _written(reply, False)
+    return _written(reply.response, reply.body, reply.end_of_stream, False)
 
 
-cdef bytes _written(reply, bint apart):
+cdef bytes _written(bint response, body, bint ends, bint apart):
     """Write a `Chunk`, or all of it before the body, which comes last if it is `apart`."""
     cdef Writing to
-    body = reply.body
-    cdef bint ends = reply.end_of_stream
     cdef size_t size = size_of(body)
     made = _begun(&to, 64 if apart else 64 + size)
     cdef uint8_t* end = to.at
@@ -100,7 +98,7 @@ cdef bytes _written(reply, bint apart):
     _close(&to, 0x1a, end)
     _close(&to, 0x1a, end)
     _close(&to, 0x0a, end)
-    _close(&to, 0x22 if reply.response else 0x1a, end)
+    _close(&to, 0x22 if response else 0x1a, end)
     return _made(&to)
 
 
