@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from e2e.corridor import CHAT, REASON, SERVER, Plan, chat, corridor
 from epp.policy.conformance import SELECTION
-from epp.protocol.extproc.debug_headers import SERVED
+from epp.protocol.extproc.debug_headers import CONFORMANCE_SERVED
 from tests.adapters.h2c_pods import H2cPod
 from tests.adapters.vllm_page import vllm_page
 from tests.conformance import FILE
@@ -32,7 +32,7 @@ async def test_a_request_goes_where_its_header_says_and_the_answer_says_who_serv
     for name in NAMES * 2:
         answer = await gateway.post(CHAT, chat("hello"), **naming(gateway, name))
         assert (answer.status, answer.headers[SERVER]) == (200, name)
-        assert answer.headers[SERVED] == gateway.targets[name]
+        assert answer.headers[CONFORMANCE_SERVED] == gateway.targets[name]
 
 
 async def test_of_several_named_endpoints_one_serves(gateway):
@@ -60,9 +60,9 @@ async def test_requests_on_any_path_are_picked_for_with_a_body_and_without(gatew
         posted = await gateway.post(PATH, body, **naming(gateway, name))
         asked = gateway.client.get(gateway.url + PATH, headers=naming(gateway, name))
         async with asked as got:
-            served = [posted.headers[SERVED], got.headers[SERVED]]
+            served = [posted.headers[CONFORMANCE_SERVED], got.headers[CONFORMANCE_SERVED]]
         assert served == [gateway.targets[name]] * 2
-    assert (await gateway.get(PATH)).headers[SERVED] in gateway.targets.values()
+    assert (await gateway.get(PATH)).headers[CONFORMANCE_SERVED] in gateway.targets.values()
 
 
 async def over_http2(stream):
@@ -84,7 +84,7 @@ async def test_a_pool_that_speaks_h2c_is_picked_from_too(start):
             path = "/inferencepool-app-protocol-h2c"
             answer = await gateway.post(path, chat("hello"), **{SELECTION: target})
             assert (answer.status, answer.body) == (200, path.encode())
-            assert answer.headers[SERVED] == target
+            assert answer.headers[CONFORMANCE_SERVED] == target
 
 
 async def test_without_the_file_clients_neither_say_nor_are_told(gateway, start):
@@ -93,4 +93,4 @@ async def test_without_the_file_clients_neither_say_nor_are_told(gateway, start)
     async with start(Plan(others=others)) as plain:
         answer = await plain.post(CHAT, chat("hello"), **header)
     assert answer.status == 200
-    assert SERVED not in answer.headers
+    assert CONFORMANCE_SERVED not in answer.headers

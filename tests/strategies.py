@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from epp.model.candidate import Candidate
-from epp.model.endpoint import Endpoint, Load
+from epp.model.endpoint import CurrentLoad, Endpoint, Load
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
 
 SECRET = b"a secret of the tests"
@@ -96,6 +96,13 @@ def candidates(draw, least=1, most=6):
         )
         for number in range(count)
     ]
+
+
+class SteadyLoad(CurrentLoad, frozen=True):
+    """A load that stays the same (`LoadSource`)."""
+
+    def at(self, _now, /):
+        return self
 
 
 def candidate(name="pod-0", load=None, **more):

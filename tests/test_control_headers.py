@@ -6,7 +6,6 @@ from epp.policy.disaggregation import handler, kv_source
 from epp.policy.handlers import DATA_PARALLEL
 from epp.policy.producers import identity, predicted_latency
 from epp.protocol.extproc import names
-from epp.protocol.extproc.debug_headers import DECISION
 from tests.test_envoy_clusters import FROM_NOTHING, MARK, RENDERED, configurations, given
 
 GIVEN = sorted({"docs/gateway.md", RENDERED, FROM_NOTHING, *given()})
@@ -57,7 +56,7 @@ def test_what_the_picker_tells_model_servers_reaches_them():
         kv_source.KV_SOURCE,
         DATA_PARALLEL,
         *names.LATER_NAMES.values(),
-        DECISION,
+        names.DECISION,
     }
     assert told <= set(names.HEADERS_OF_PICKER)
     assert set(names.HEADERS_OF_PICKER).isdisjoint(names.HEADERS_OF_CLIENTS)

@@ -9,6 +9,7 @@ from epp._pb import engine_api_pb2 as pb
 from epp.adapters.scrape.page_readers import ModelsReader
 from epp.errors import MalformedRequest
 from epp.model.endpoint import Endpoint, Target
+from epp.model.events import ModelsListed
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.protocol.bodies.apis import FRAMED
@@ -34,6 +35,7 @@ from epp.protocol.metrics.metric_names import (
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.orca import KV_USAGE, RUNNING, WAITING, parse_orca
 from epp.protocol.metrics.page import Page
+from epp.protocol.steps import finish
 from tests.native.built import loaded
 from tests.protocol.extproc.conversation import OK, Stub, body, chat_body, exchange, headers, play
 from tests.values import JSON, NO_JSON, PLAIN, case
@@ -60,18 +62,18 @@ PROMPTS = {
     Api.RAW_PREDICT: {"messages": TURNS},
 }
 IMAGE = '{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":%s,"length":%s}]}}'
-FIELDS = {
-    **dict.fromkeys(("stream", "cache_salt", "extra_key", "priority", "temperature"), "%s"),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "n"), "%s"),
-    **dict.fromkeys(("sampling_params", "features", "prompt_embeds", "input_embeds"), "%s"),
-    "sampling_params ": '{"max_tokens":%s}',
-    "sampling_params  ": '{"max_new_tokens":%s}',
-    "sampling_params   ": '{"n":%s}',
-    "features ": '{"mm_hashes":%s,"mm_placeholders":{"image":[{"offset":0,"length":1}]}}',
-    "features  ": '{"mm_hashes":{"image":["a"]},"mm_placeholders":%s}',
-    "features   ": IMAGE.replace("%s", "0", 1),
-    "features    ": IMAGE.replace('length":%s', 'length":1'),
-}
+FIELDS = [
+    *((name, "%s") for name in ("stream", "cache_salt", "extra_key", "priority", "temperature")),
+    *((name, "%s") for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")),
+    *((name, "%s") for name in ("sampling_params", "features", "prompt_embeds", "input_embeds")),
+    ("sampling_params", '{"max_tokens":%s}'),
+    ("sampling_params", '{"max_new_tokens":%s}'),
+    ("sampling_params", '{"n":%s}'),
+    ("features", '{"mm_hashes":%s,"mm_placeholders":{"image":[{"offset":0,"length":1}]}}'),
+    ("features", '{"mm_hashes":{"image":["a"]},"mm_placeholders":%s}'),
+    ("features", IMAGE.replace("%s", "0", 1)),
+    ("features", IMAGE.replace('length":%s', 'length":1')),
+]
 
 
 def test_all_apis_are_tried():
@@ -79,9 +81,7 @@ def test_all_apis_are_tried():
 
 
 def object_of(fields):
-    return (
-        "{" + ",".join(f'"{name.strip()}":{text}' for name, text in fields.items()) + "}"
-    ).encode()
+    return ("{" + ",".join(f'"{name}":{text}' for name, text in fields.items()) + "}").encode()
 
 
 def read(reader, api, data, cuts=()):
@@ -103,7 +103,7 @@ def check_parsed(parsed):
 def test_no_value_beside_the_prompt_is_refused(api):
     plain = read(READERS[0], api, object_of({"model": '"m"'} | PROMPTS[api]))
     lengths = [len(each.data) for each in plain.prompts]
-    for name, (field, form), first in product(JSON, FIELDS.items(), (True, False)):
+    for name, (field, form), first in product(JSON, FIELDS, (True, False)):
         with case(name, field, first):
             beside = {field: form % JSON[name]}
             fields = {"model": '"m"'} | (beside | PROMPTS[api] if first else PROMPTS[api] | beside)
@@ -406,17 +406,8 @@ def test_pages(engine):
 @pytest.mark.parametrize("name", PLAIN)
 def test_pages_of_gpus(name):
     line = DCGM.metric.family + b'{pod="a"} ' + PLAIN[name].encode() + b"\n"
-    found = drained(AttributeReader((DCGM,)).steps(Page(line), "a"))
+    found = finish(AttributeReader((DCGM,)).steps(Page(line), "a"))
     assert all(0 <= value <= 1 for value in found.attributes.values())
-
-
-def drained(steps):
-    """Return what a generator returns at its end."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 @pytest.mark.parametrize("name", JSON | NO_JSON)
@@ -425,8 +416,9 @@ def test_lists_of_models(name):
         data = b'{"data":[%s,{"id":"b","parent":"m"}]}' % object_of(
             {"id": '"m"', "max_model_len": "5"} | {field: (JSON | NO_JSON)[name]}
         )
-        findings = drained(ModelsReader(POD).steps(Page(data), 1.0))
+        findings = finish(ModelsReader(POD).steps(Page(data), 1.0))
         for event in findings.events:
+            assert isinstance(event, ModelsListed)
             assert all(1 <= each <= MAX_CAPACITY_TOKENS for each in event.max_model_lens.values())
 
 

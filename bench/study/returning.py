@@ -96,7 +96,7 @@ class Returning(Simulation):
             {
                 endpoint: weight
                 * pods[endpoint].pace.prefill_slowness.value
-                * pods[endpoint].prefill.seconds(count, CACHED)
+                * pods[endpoint].speed.prefill.seconds(count, CACHED)
                 for endpoint, count in tokens.items()
             },
         )

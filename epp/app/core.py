@@ -199,9 +199,11 @@ class PickerCore:
 
     def explain(self, request: str) -> tuple[DecisionView, ...]:
         """Return the kept decisions on a request, by the picker's id of it or its client's."""
-        since, ring = time.time() - self.clock(), self.decisions
+        clock_began, ring = time.time() - self.clock(), self.decisions
         found = ring.find(request)
-        return tuple(decision_view(each, each.explain(ring.measures), since) for each in found)
+        return tuple(
+            decision_view(each, each.explain(ring.measures), clock_began) for each in found
+        )
 
     def _observing(self) -> Iterator[Observer]:
         """Yield the observers of requests, of the fleet and of faults."""

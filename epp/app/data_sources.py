@@ -24,10 +24,7 @@ from epp.config.data_layer import DataLayerSettings, PolledPages
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.policy.attributes import CORE_EXTRACTOR
-from epp.policy.flow.settings import STALE_SECONDS
-
-_MISSED_POLLS = 3
-"""A load is stale after this many intervals without a report, if those are long."""
+from epp.policy.flow.settings import stale_after
 
 
 class DataSources:
@@ -55,7 +52,7 @@ class DataSources:
             self._kinds.setdefault(pages.source.kind, []).append(scraper)
         self._vital = next((each for each in self._scrapers if each.source.vital), None)
         every = self._vital.source.settings.interval if self._vital is not None else 0.0
-        self.stale_after: Final = max(STALE_SECONDS, _MISSED_POLLS * every)
+        self.stale_after: Final = stale_after(every)
 
     def watch(self, endpoint: Endpoint) -> None:
         """Poll an endpoint's pages; another engine under the same id starts from nothing."""
@@ -105,7 +102,7 @@ class DataSources:
 
 
 def _page_source(pages: PolledPages, interval: float, retry: float) -> PageSource:
-    source, (port, on_node) = pages.source, pages.source.place
+    source, (port, on_node) = pages.source, pages.source.port_and_node
     # Endpoints may speak https themselves.
     tls = ClientTlsSettings(verify=not source.insecure_skip_verify)
     if source.scheme == "https":

@@ -114,26 +114,25 @@ class PickerDirector:
     async def _tokenize(
         self, request: InferenceRequest, tokenizer: PromptTokenizer, pending: PendingDecision
     ) -> None:
-        outcome: Decision | BaseException
+        outcome: Decision | PendingDecision | BaseException
         try:
             async with asyncio.timeout(self._tokenize_timeout):
                 prompts = await tokenizer.tokenize(request)
-            tokenized = replaced(request, prompts=prompts, body=b"")
-            try:
-                decided = self._schedule(tokenized, self._clock())
-            except FAULTS as error:  # as below, even what would end this task
-                pending.decided(error)
-                return
-            if isinstance(decided, PendingDecision):  # it waits for room
-                decided.when_decided(pending.decided)
-                pending.when_cancelled(decided.cancel)
-                return
-            outcome = decided
         except TimeoutError:
             outcome = Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
         except AWAITED_FAULTS as error:  # whatever the error, the client is answered
             outcome = error
-        pending.decided(outcome)
+        else:
+            try:
+                tokenized = replaced(request, prompts=prompts, body=b"")
+                outcome = self._schedule(tokenized, self._clock())
+            except FAULTS as error:  # as above, even what would end this task
+                outcome = error
+        if isinstance(outcome, PendingDecision):  # it waits for room
+            outcome.when_decided(pending.decided)
+            pending.when_cancelled(outcome.cancel)
+        else:
+            pending.decided(outcome)
 
     def _schedule(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
         """Decide, at once or when there is room. Raises `NoEndpoints`."""

@@ -16,7 +16,6 @@ from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
 from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.process import file_of, freeze_long_lived_objects, listening
-from epp.protocol.health import ServingStatus
 from epp.system.logs import Log
 
 _log = Log(__name__)
@@ -25,7 +24,6 @@ _QUIET_SECONDS = 1.0
 """How long no stream may have been open before a drain ends: gateways pick another replica late."""
 _LAST_GRACE_SECONDS = 1.0
 """How long streams that are open after a drain may take to end before they are reset."""
-_STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 
 
 class EndpointPicker:
@@ -129,7 +127,7 @@ class EndpointPicker:
                 freeze_long_lived_objects(collected=True)
             if self.ready != self._announced:
                 self._announced = self.ready
-                self._health.set_status(_STATUS[self.ready])
+                self._health.set_ready(ready=self.ready)
                 _log.info(
                     "ready" if self.ready else "not_ready",
                     endpoints=len(self._core.fleet.endpoints),
@@ -138,7 +136,7 @@ class EndpointPicker:
     async def _start(self) -> None:
         """Listen as NOT_SERVING, wait for metrics pages and other replicas, then accept streams."""
         options = self._options
-        self._health.set_status(ServingStatus.NOT_SERVING)
+        self._health.set_ready(ready=False)
         address = options.bind_address
         with listening("--metrics-port", address):
             await self._operators.start()
@@ -184,7 +182,7 @@ class EndpointPicker:
                 async with asyncio.timeout_at(began + timeout / 2):  # the rest is for streams
                     await lease.handed_over()
         self._serving = False
-        self._health.set_status(ServingStatus.NOT_SERVING)
+        self._health.set_ready(ready=False)
         self._extproc.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(began + timeout):

@@ -53,8 +53,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         text = read_text(arguments.config_file, "--config-file")
         with named(f"--config-file {arguments.config_file}"):
             return load(configured(text, arguments))
-    # An empty text is llm-d-router's default.
-    return load(configured(arguments.config_text or "", arguments))
+    # An empty text is llm-d-router's default; in a policy by name, only flags' parts may be wrong.
+    added = "--feature-gates" if arguments.feature_gates else "--model-server-metrics-path"
+    with named("--config-text" if arguments.config_text else added):
+        return load(configured(arguments.config_text or "", arguments))
 
 
 def policy_name(arguments: argparse.Namespace) -> str:

@@ -15,7 +15,7 @@ from epp.system.temporary import temporary_folder_wanted
 _MAX_BYTES = 16 << 20
 _PART_BYTES = 1 << 16
 _STDIN = Path("-")
-_TOLD = "standard input"
+_STDIN_NAME = "standard input"
 
 
 def read(path: Path, flag: str, *, stdin: bool = False) -> bytes:
@@ -56,7 +56,7 @@ def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
         try:
             yield [str(path) if word == str(_STDIN) else word for word in words]
         except ConfigError as error:
-            told = (each.replace(str(path), _TOLD) for each in (error.problem, error.place))
+            told = (each.replace(str(path), _STDIN_NAME) for each in (error.problem, error.place))
             raise ConfigError(*told) from None
 
 
@@ -87,10 +87,10 @@ def _parts_of_stdin(most: int) -> Iterator[bytes]:
             while part := file.read1(_PART_BYTES):
                 left -= len(part)
                 if left < 0:
-                    raise ConfigError(f"{_TOLD} is longer than {most} bytes")
+                    raise ConfigError(f"{_STDIN_NAME} is longer than {most} bytes")
                 yield part
     except OSError as error:
-        raise ConfigError(f"cannot read {_TOLD}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {_STDIN_NAME}: {error.strerror}") from None
 
 
 def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:

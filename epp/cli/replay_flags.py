@@ -317,7 +317,8 @@ def _policy(given: str) -> Policy:
     if named is not None:
         return named
     file = policy_file(given, NAMED, "--policy")
-    return Policy(printable(file.name, _LONGEST_LABEL), file.text, flow=FlowSettings())
+    own = next((each.source.every for each in file.settings.data_layer.pages if each.load), None)
+    return Policy(printable(file.name, _LONGEST_LABEL), file.text, own, flow=FlowSettings())
 
 
 def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
@@ -346,7 +347,7 @@ def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
 
 def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
     """Return one pod: a preset, overridden by measurements, and these by flags."""
-    cost, limits = engine.cost, engine.limits
+    cost, limits, cache = engine.cost, engine.limits, engine.limits
     if arguments.calibrate:
         from epp.replay.engines.calibration import calibrate  # noqa: PLC0415 (rarely needed)
 
@@ -354,9 +355,9 @@ def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
         with file_of("--calibrate"):
             found = calibrate(arguments.calibrate, cost, budget)
         print(f"epp: --calibrate: {printable_lines(found.summary())}", file=sys.stderr)
-        cost, limits = found.cost, found.limits or limits
-    block = arguments.block_size or limits.block_size
-    tokens_held = arguments.kv_tokens or limits.capacity
+        cost, cache = found.cost, found.limits or cache
+    block = arguments.block_size or cache.block_size
+    tokens_held = arguments.kv_tokens or cache.capacity
     limits = replace(
         limits,
         block_size=block,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epp.adapters.replicas.redis_server import RedisServer, is_redis, redis_server
+from epp.app.process import file_of
 from epp.cli.files import hash_secret, read
 from epp.cli.llm_d_router_flags import Notice
 from epp.cli.types import FILE, INTERVAL, PORT, number, words
@@ -102,9 +103,26 @@ def _server(given: Sequence[str], password_file: Path | None) -> RedisServer | N
     if password_file is not None:
         read(password_file, "--replicas-password-file")
     try:
-        return redis_server(servers[0], password_file)
+        server = redis_server(servers[0], password_file)
     except ValueError as error:
         raise ConfigError(str(error), "--replicas") from None
+    if server.tls:
+        _check_files(server)
+    return server
+
+
+def _check_files(server: RedisServer) -> None:
+    """Raise `ConfigError` for a file that no connection could use."""
+    from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls  # noqa: PLC0415 (slow)
+
+    files = ClientTlsSettings(
+        verify=True,
+        authorities=server.ssl_ca_certs or "",
+        certificate=server.ssl_certfile or "",
+        key=server.ssl_keyfile or server.ssl_certfile or "",
+    )
+    with file_of("--replicas"):
+        client_tls(files)
 
 
 def _check_extra() -> None:

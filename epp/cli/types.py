@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from epp.model.endpoint import LAST_PORT
 from epp.quantities import seconds
 
 T = TypeVar("T")
 
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
-_LAST_PORT = 65_535
 _DEBUG_VERBOSITY = 4
 """The lowest klog level at which llm-d-router logs debug messages."""
 _TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
@@ -95,8 +95,8 @@ def words(text: str) -> tuple[str, ...]:
 
 def port_number(text: str) -> int:
     """Return a port; 0 is any free one."""
-    if not text.isdecimal() or int(text) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a port; write 0 to {_LAST_PORT}")
+    if not text.isdecimal() or int(text) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a port; write 0 to {LAST_PORT}")
     return int(text)
 
 
@@ -177,7 +177,7 @@ def port_list(text: str) -> tuple[int, ...]:
     return ports
 
 
-# What flags of a type are added with.
+# Arguments of `add_argument`, by type.
 BOOL: dict[str, Any] = {"type": boolean, "nargs": "?", "const": True, "metavar": "BOOL"}
 """`--flag`, `--flag=true` and `--flag=false`, as Go's."""
 COUNT: dict[str, Any] = {"type": count, "metavar": "N"}

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from epp.model.endpoint import LAST_PORT
 from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.plugins import PluginParameters
 from epp.quantities import seconds
 
-LAST_PORT = 65_535
 _PATH = re.compile(r"[\x21-\x7e]*")
 _MAX_METRICS_BYTES, _MAX_CLUSTER_BYTES, _MAX_MODELS_BYTES = 4 << 20, 8 << 20, 1 << 20
 
@@ -63,7 +63,7 @@ class PolledSource(PluginParameters, frozen=True):
         return self.path if self.path.startswith("/") else f"/{self.path}"
 
     @property
-    def place(self) -> tuple[int | None, bool]:
+    def port_and_node(self) -> tuple[int | None, bool]:
         """Their port, None for the endpoint's, and whether they are on the endpoint's node."""
         return None, False
 
@@ -109,7 +109,7 @@ class MetricsDataSource(_CertifiedSource, frozen=True):
     port: Port | None = None
 
     @property
-    def place(self) -> tuple[int | None, bool]:
+    def port_and_node(self) -> tuple[int | None, bool]:
         """Their port, and that they are not on the endpoint's node."""
         return self.port, False
 
@@ -147,7 +147,7 @@ class DcgmDataSource(PolledSource, frozen=True):
     use_node_address: bool = False
 
     @property
-    def place(self) -> tuple[int | None, bool]:
+    def port_and_node(self) -> tuple[int | None, bool]:
         """Their port, and whether they are on the endpoint's node."""
         return self.port, self.use_node_address
 
@@ -208,7 +208,7 @@ class RedisSyncer(BoundedParameters, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         host, _, port = self.address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        if not host or not port.isdecimal() or not 1 <= int(port) <= LAST_PORT:
             raise ValueError(f"`address` is not HOST:PORT: `{self.address}`")
         if self.password_env and self.password_file:
             raise ValueError("give only one of `passwordEnv` and `passwordFile`")

@@ -178,11 +178,15 @@ def load(text: str, below: Callable[[int], int] | None = None) -> Settings:
     config, deprecated = decode(text)
     gated = _flow_control_is_on(config)
     plugins = Plugins(config.plugins, below)
-    written = bool(config.scheduling_profiles)
+    written = range(len(config.scheduling_profiles))
     profiles = _profiles(config, plugins)
     handler, unrun = _handler(plugins, profiles)
-    place = "schedulingProfiles[0].plugins" if written else "plugins"
-    unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
+    places = [f"schedulingProfiles[{position}].plugins" for position in written] or ["plugins"]
+    unused = [
+        line
+        for each, place in zip(profiles.values(), places, strict=True)
+        for line in _check_scores_are_used(each, place)
+    ]
     layer = config.data_layer or DataLayer()
     sources = data_layer(layer, plugins)
     section = config.flow_control or FlowControlSection()

@@ -3,13 +3,13 @@
 import re
 from typing import Annotated, Literal
 
-from epp.config.data_sources import LAST_PORT
 from epp.label_selector import parse_label_selector
+from epp.model.endpoint import LAST_PORT
 from epp.policy.bounds import BoundedParameters, at_least, within
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginParameters
 
-_ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
+_ZMQ_ADDRESS = re.compile(r"tcp://\S+:(?:(\d{1,5})|\*)|ipc://\S+")
 _TOKENS = at_least(0, "tokens, such as 16")
 _RANKS_KNOWN = without_effect("ranks are known by the pool's ports, or by labels")
 _OWN_ADDRESS = without_effect("the events of an endpoint are read at its own address only")
@@ -69,7 +69,9 @@ class KvEventsConfig(PluginParameters, frozen=True):
     pod_discovery_config: PodDiscovery = PodDiscovery()
 
     def __post_init__(self) -> None:
-        if self.zmq_endpoint and not _ZMQ_ADDRESS.fullmatch(self.zmq_endpoint):
+        found = _ZMQ_ADDRESS.fullmatch(self.zmq_endpoint)
+        # ZMQ binds 99999 as 34463
+        if self.zmq_endpoint and (found is None or int(found[1] or 0) > LAST_PORT):
             problem = "is not a ZMQ address; write tcp://0.0.0.0:5557"
             raise ValueError(f"`zmqEndpoint`: `{self.zmq_endpoint}` {problem}")
 

@@ -4,18 +4,19 @@ Names, parameters and defaults are llm-d-router's, except that `tokenizer`, `cha
 `chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are Warmpick's.
 """
 
-import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
-from epp.config.data_sources import LAST_PORT, Port
+from epp.config.data_sources import Port
 from epp.config.estimates import MediaEstimates
-from epp.model.endpoint import Endpoint, target_of
+from epp.model.endpoint import LAST_PORT, Endpoint, target_of
 from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.filters.labels import LabelSelectorFilter
 from epp.policy.plugins import PluginParameters
+from epp.printable import without_user
 from epp.quantities import seconds
 
 _DEFAULT_URL = "http://localhost:8000"
@@ -99,8 +100,9 @@ class RenderEndpoint(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         if self.http and self.url not in {"", _DEFAULT_URL}:
             raise ValueError("give only one of `url` and `http`")
-        if not re.match(r"https?://[^/]", self.server):
-            raise ValueError(f"`{self.server}` is not a URL; write http://host:port")
+        if not _is_servers_url(self.server):
+            said = without_user(self.server)
+            raise ValueError(f"`{said}` is not the URL of a server; write http://host:port")
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise ValueError("`clientCertPath` and `clientKeyPath` require each other")
         if self.endpoint_discovery is not None:
@@ -121,6 +123,17 @@ class RenderEndpoint(PluginParameters, frozen=True):
         """Seconds after which another endpoint is asked; None: no limit of its own."""
         found = self.endpoint_discovery
         return seconds(found.attempt_timeout) if found and found.attempt_timeout else None
+
+
+def _is_servers_url(text: str) -> bool:
+    """Return whether paths of requests can follow a text."""
+    try:
+        url = urlsplit(text)
+        (url.hostname or "").encode("idna")  # as looking it up does
+        known = url.scheme in {"http", "https"} and url.hostname and url.port != 0
+    except ValueError:  # a port above 65535, half of an IPv6 address, a name with `..`
+        return False
+    return bool(known) and not (url.query or url.fragment)
 
 
 _NO_SIDECAR = without_effect(

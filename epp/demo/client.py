@@ -15,8 +15,8 @@ import msgspec
 from epp.demo.answer import Answer
 from epp.demo.figures import Sample
 from epp.demo.workload import Conversation, Turn
+from epp.protocol.extproc.names import DECISION
 
-DECISION = "x-warmpick-decision"
 PATH = "/v1/chat/completions"
 REQUEST_SECONDS = 120.0
 

@@ -11,7 +11,7 @@ import msgspec
 
 from epp.demo.pools import DemoPool
 from epp.gateway.processes import Process, ProcessDied, free_port, spawn
-from epp.system.first import race
+from epp.system.race import race
 
 PolicyName = Literal["round-robin", "least-ttft", "linear"]
 

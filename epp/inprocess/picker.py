@@ -17,7 +17,7 @@ from epp.app.observing.views import DecisionView
 from epp.app.options import ServeOptions
 from epp.errors import ConfigError, ShuttingDown, reason
 from epp.inprocess.pick import Pick, PickerContext, RawRequest
-from epp.model.endpoint import HTTPS, Endpoint, Target
+from epp.model.endpoint import HTTPS, LAST_PORT, Endpoint, Target
 from epp.model.kv_changes import CacheCleared
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
@@ -31,7 +31,6 @@ Body = bytes | bytearray | memoryview | str | Mapping[str, object]
 """The body of a request: JSON, or what is encoded as JSON."""
 
 _LOOPBACK: Final = "127.0.0.1"
-_LAST_PORT: Final = 65535
 _NOT_OPEN: Final = "the picker is not open: async with open_picker(...) as picker"
 _ELSEWHERE: Final = "the picker was opened on another event loop: open one on each"
 
@@ -55,7 +54,7 @@ class InProcessPicker:
         unreachable: tuple[type[BaseException], ...] = (ConnectionError,),
     ) -> None:
         _check_unreachable(unreachable)
-        if metrics_port is not None and not 0 <= metrics_port <= _LAST_PORT:
+        if metrics_port is not None and not 0 <= metrics_port <= LAST_PORT:
             raise ConfigError(f"{metrics_port} is not a port; 0 is any free one", "metrics_port")
         # No proxy limits how long a request waits, and all that is reported of a response is read.
         self._options = msgspec.structs.replace(
@@ -241,7 +240,7 @@ class InProcessPicker:
             raise RuntimeError(_ELSEWHERE)
 
     def _url(self, endpoint: Endpoint) -> str:
-        return self._urls.get(endpoint.target, f"http://{endpoint.target}")
+        return self._urls.get(endpoint.target) or _base_of(endpoint)
 
 
 def _check_unreachable(kinds: object) -> None:
@@ -280,9 +279,14 @@ def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Tar
             bases[Target(each.target)] = f"{server.scheme}://{authority}"
     endpoints = parse_endpoints(msgspec.json.encode({"endpoints": entries}))
     for endpoint in endpoints:
-        scheme = "https" if endpoint.app_protocol == HTTPS else "http"
-        bases.setdefault(endpoint.target, f"{scheme}://{endpoint.target}")
+        bases.setdefault(endpoint.target, _base_of(endpoint))
     return endpoints, bases
+
+
+def _base_of(endpoint: Endpoint) -> str:
+    """Return the base URL of an endpoint that was not given by a URL."""
+    scheme = "https" if endpoint.app_protocol == HTTPS else "http"
+    return f"{scheme}://{endpoint.target}"
 
 
 def _with_ip(entry: dict[str, object]) -> dict[str, object]:

@@ -27,7 +27,7 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
     It is expected to generate `length` tokens. `context` is the least number of tokens that it has
     with its output; 0 if no endpoint is known to have too short a context. Scrapes give only the
     number of other clients' waiting requests: each counts as long as this one's prefill.
-    `takes_slot`: it is for an adapter. `busy` measures how busy the endpoints are.
+    `takes_slot`: it is for an adapter. `busy` is updated by how many have prefill to do.
 
     An engine computes running decodes and the request's own in the same steps (vLLM), so each slows
     the other. Running decodes are assumed to last as long as the request, and to have as much
@@ -49,7 +49,7 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
         queued = ledger.queued_seconds(now)
         prefilling += queued > 0
         if ledger.external_waiting:
-            each = prefill if tokens else pod.prefill.step * slowness
+            each = prefill if tokens else pod.speed.prefill.step * slowness
             queued += ledger.external_waiting * each
         slot = 0.0
         if takes_slot:
@@ -77,7 +77,7 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
                 in_flight_tokens=ledger.queued_tokens,
                 ttft_share=ttft_share,
                 trust=trust,
-                fits=pod.holds(model, context) if context else None,
+                fits=pod.fits(model, context) if context else None,
                 current=pod.books,
                 now=now,
                 chains=quote.chains,

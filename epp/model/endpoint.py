@@ -14,6 +14,7 @@ EndpointId = NewType("EndpointId", str)
 
 Target = NewType("Target", str)
 """`ip:port`, IPv6 in brackets: the form that Envoy takes."""
+LAST_PORT = 65_535
 EngineId = tuple[str, Target, int | None]
 """The identity of an engine: pod UID, target, data-parallel rank."""
 
@@ -259,10 +260,6 @@ class CurrentLoad(msgspec.Struct, frozen=True):
     kv_usage: float
     running_adapters: frozenset[str] = frozenset()
     waiting_adapters: frozenset[str] = frozenset()
-
-    def at(self, _now: float, /) -> "CurrentLoad":
-        """Return itself, of whatever moment it is."""
-        return self
 
 
 class CacheStats(msgspec.Struct, frozen=True):

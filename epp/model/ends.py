@@ -195,7 +195,7 @@ def lost_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest]) -> list[Re
 def keep_those_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest], now: float) -> None:
     """Remove all but the requests in flight at an endpoint from its books."""
     here = {name: each for name, each in in_flight.items() if each.is_at(pod)}
-    pod.keep({name: each.quote.target_model for name, each in here.items()}, now)
+    pod.keep({name: each.quote for name, each in here.items()}, now)
     parts = [part for each in here.values() for part in each.parts if part.pod is pod]
     pod.growth = Growth()
     for part in parts:

@@ -118,14 +118,6 @@ class Fleet:
         """Whether the index is nearly full, as it is while blocks are forgotten to save memory."""
         return self._index.used_bytes > self._full_bytes
 
-    def serves(self, model: str) -> bool | None:
-        """Return whether any endpoint serves a model; None while that is not known.
-
-        It is known if endpoints are asked for their models (`ModelsListed`): true once one has
-        listed it, false once all have listed theirs without it.
-        """
-        return self.pods.serves(model)
-
     def needs_end(self, request: RequestId, now: float) -> bool:
         """Return whether a response that has begun must be observed to its end (`Uncertainty`)."""
         in_flight = self.in_flight.get(request)
@@ -159,8 +151,8 @@ class Fleet:
     ) -> list[Candidate]:
         """Return the endpoints that may be picked, with their predicted costs for a request.
 
-        The caches are looked up as they are at `now`, however old the quote. Left out are
-        endpoints outside the quote's subset and those that `Pods.eligible` leaves out.
+        The model is first brought up to `now` (listeners may be notified), however old the quote
+        is. Left out are endpoints outside its subset, and those that `Pods.eligible` leaves out.
         """
         if now >= self._unobserved.due:
             self._catch_up(now)
@@ -271,7 +263,7 @@ class Fleet:
         if not (pod.reachable and before.awake):  # a sleeping endpoint is not reachable
             pod.ledger.record_sleep(now)
         if len(self._unobserved) and pod.load.counted:
-            booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
+            booked, coming = pod.ledger.requests, pod.ledger.count_prefilling(now)
             over = self._unobserved.reconcile(event.endpoint_id, pod.load, booked, coming)
             self._take_all(over, now, guessed=True)
         if pod.idle_reports.report(pod.load) and (lost := lost_at(pod, self.in_flight)):

@@ -39,7 +39,7 @@ class BlocksStored(msgspec.Struct, frozen=True, gc=False):
     model: str = ""
     """The LoRA adapter's name, or the base model's; empty if unknown.
 
-    Of an adapter whose name is unknown, one that no request has."""
+    For an adapter of unknown name: a name that no request has."""
     salt: str = ""
     """The sequence's cache salt, known at its start only."""
     content: Sequence[bytes] = ()

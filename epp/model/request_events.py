@@ -84,6 +84,11 @@ class Finished(Value):
         self.usage: Final = usage
         self.generated: Final = generated
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of the response as reported, else its pieces."""
+        return self.generated if self.usage is None else self.usage.completion_tokens
+
 
 class Failure(Enum):
     """How an endpoint failed a request that it should have served."""

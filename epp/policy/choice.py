@@ -65,8 +65,8 @@ class Plan:
     ) -> Decision:
         """Return the decision of the profile, preferably among candidates that the request fits.
 
-        Endpoints whose context is known to be too short are left out if the filters leave another
-        one. Otherwise an engine will refuse the request.
+        Endpoints whose context is known to be too short are left out if another's is known to be
+        long enough, unless the filters leave none. Otherwise an engine will refuse the request.
 
         Raises `NoEndpoints` if the filters leave no candidate. Raises `PickerFault` if a filter
         does not return a sequence, a scorer does not return a number for each candidate, or the
@@ -204,7 +204,7 @@ def _picked(candidates: Sequence[Candidate], positions: Sequence[SupportsIndex])
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the candidates that a request may fit, if it does not fit all; else nothing."""
+    """Return those that may fit, if one is known to fit, and another not to; else nothing."""
     some = others = False
     for each in candidates:
         if each.fits is not None:

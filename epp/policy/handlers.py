@@ -11,22 +11,22 @@ import msgspec
 
 from epp.errors import MalformedRequest
 from epp.model.decision import Decision
-from epp.model.endpoint import target_of
+from epp.model.endpoint import LAST_PORT, target_of
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext, PluginParameters, RunProfile, UnknownProfile
 from epp.quantities import SWITCHES
 from epp.values import replaced
 
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=LAST_PORT)]
 
 _DECODE = "decode"
 """The default profile of requests that name none."""
 
 _HEADERS = ("x-llm-d-epp-profile", "epp-profile")
-"""What llm-d's coordinator names the profile in, now and up to 0.10: each stands for both."""
+"""Where llm-d's coordinator names the profile, now and up to 0.10: either setting reads both."""
 
 _PREDICTED, _OF_SLO = "x-prediction-based-scheduling", ("default", "slo")
-"""The header by which clients of GIE's first predictions turn them on; profiles without, with."""
+"""The header that turned on GIE's first predictions; the profiles without them, and with them."""
 
 DATA_PARALLEL = "x-data-parallel-host-port"
 """The header by which llm-d's sidecar finds the rank of its pod that a request is for."""
@@ -62,9 +62,9 @@ class DataParallelProfileHandler(PluginParameters, frozen=True):
 
 
 class HeaderProfileHandler(PluginParameters, frozen=True):
-    """Has the profile decide that a request header names.
+    """Has the profile that a request header names decide.
 
-    Without the header it is `default_profile`; if there is one profile alone, that one.
+    Without the header `default_profile` decides; a single profile always does.
     """
 
     header_name: str = "EPP-Profile"
@@ -125,9 +125,9 @@ class HeaderProfiles:
         return run(name, request)
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Take the names; warn if the default of the default is not one of several.
+        """Take the names; warn if `decode`, the built-in default, is not one of several.
 
-        Raises `UnknownProfile` if another one is not.
+        Raises `UnknownProfile` if another default is not.
         """
         self._names = tuple(names)
         if len(names) == 1 or self._default in names:

@@ -34,7 +34,7 @@ from epp.policy.effects import Effect
 T = TypeVar("T")
 P = ParamSpec("P")
 _STEPS = 1 << 53
-"""The floats of one distance in 0..1."""
+"""How many evenly spaced floats there are in 0..1."""
 Candidates = Sequence[Candidate]
 """The endpoints that a request may go to, as plug-ins see them."""
 Headers = Sequence[tuple[str, str]]
@@ -66,8 +66,8 @@ class PickContext(msgspec.Struct, frozen=True):
 
     `below(n)` returns a random number in 0..n-1; `turn` counts the decisions before this one.
     `unseen` is None without other replicas. `home` is the engine (`Endpoint.engine`) that has the
-    response which the request goes on from, or is about; None if there is no such. Filters see the
-    endpoints `without` room, but these are not picked.
+    response which the request continues, or is about; None if there is none. Filters see the
+    endpoints in `without`, which have no room; they are not picked.
     """
 
     below: Callable[[int], int]
@@ -143,7 +143,7 @@ class ProfileHandler(Protocol):
         """Return the decision; a handler may raise any `RequestError`."""
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Check the profiles' names, in the file's order, before the first request.
+        """Take the profiles' names, in the file's order, before the first request; check them.
 
         Returns warnings, such as of profiles that never run. Raises `UnknownProfile` if a parameter
         names one that is not among them, `ValueError` if it cannot run these profiles.

@@ -74,7 +74,7 @@ class Scheduler:
         Raises `UnknownModel`.
         """
         model = request.target_model
-        if model and self._fleet.serves(model) is False:
+        if model and self._fleet.pods.serves(model) is False:
             raise UnknownModel(f"the model `{model}` does not exist")
         quote = self._fleet.quote(request, now)
         for name, quoted in self._quoted:
@@ -94,7 +94,7 @@ class Scheduler:
         sheds: bool = True,
         admits: bool = True,
     ) -> Decision:
-        """Choose endpoints for a request by the state at `now`; the fleet does not change.
+        """Choose endpoints for a request by the state at `now`; nothing is booked until `commit`.
 
         Plug-ins see `request`, which may have lost its prompts and its body since it was quoted.
         Raises `NoEndpoints`, errors of plug-ins and, with `sheds`, what `check_saturation` raises.
@@ -188,20 +188,18 @@ class Scheduler:
                 admitter.admit(request, candidates)
             else:
                 timer("Admitter", admitter, admitter.admit, request, candidates)
-        remaining, plans, first = candidates, self._plans, self._plan
-        decision = scheduling.handler.schedule(
-            request,
-            lambda name, asked: (plans[name] if name else first).choose(
-                asked, remaining, context, timer
-            ),
-        )
-        headers = decision.headers
-        for source in scheduling.request_header_sources:
+        remaining = candidates
+
+        def run(name: str, asked: InferenceRequest) -> Decision:
+            plan = self._plans[name] if name else self._plan
+            return plan.choose(asked, remaining, context, timer)
+
+        decision = scheduling.handler.schedule(request, run)
+        sources, headers = scheduling.request_header_sources, decision.headers
+        for source in sources:
             returned = source.request_headers(request, decision, candidates)
             headers += headers_of(f"request header source {scheduling.name_of(source)}", returned)
-        return (
-            replaced(decision, headers=headers) if scheduling.request_header_sources else decision
-        )
+        return replaced(decision, headers=headers) if sources else decision
 
     def commit(
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
@@ -240,20 +238,21 @@ class Scheduler:
         Raises the errors of `decide`, and `NotCached` if the client only wants a cached prefix.
         """
         decision = self.decide(request, quote, now, timer, sheds=sheds)
-        if _PREFER in request.headers and _is_unmet(request, decision):
-            raise NotCached("no endpoint has the prompt's prefix in its cache")
+        if _PREFER in request.headers:
+            check_cached(request, decision)
         return decision
 
 
-def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
-    """Return whether a request that demands a cached prefix goes where none of it is cached.
+def check_cached(request: InferenceRequest, decision: Decision) -> None:
+    """Raise `NotCached` if a request wants a cached prefix, and goes where none of it is cached.
 
     RFC 7240 §2: a list of preferences, each with parameters; `if-available` is llm-d's.
     """
     if request.api is Api.OTHER or _cached_tokens(decision):
-        return False
+        return
     preferences = request.headers.get(_PREFER, "").lower().split(",")
-    return any(each.partition(";")[0].strip() == "if-available" for each in preferences)
+    if any(each.partition(";")[0].strip() == "if-available" for each in preferences):
+        raise NotCached("no endpoint has the prompt's prefix in its cache")
 
 
 def _cached_tokens(decision: Decision) -> int:

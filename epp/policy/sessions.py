@@ -234,7 +234,7 @@ class _Bindings:
             bound.endpoint = EndpointId("")
 
     def _session(self, request: InferenceRequest) -> ClientKey | None:
-        found = next((found for find in self._finders if (found := find(request).strip())), "")
+        found = next(filter(None, (find(request).strip() for find in self._finders)), "")
         return client_key(found) if found else None
 
     def pinned(self, request: InferenceRequest) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.model.endpoint import (
+    LAST_PORT,
     OFFLOAD_LABEL,
     RANK_LABEL,
     Endpoint,
@@ -26,13 +27,12 @@ MAX_BYTES = 1 << 20
 _MAX_ENDPOINTS = 16_384
 _STEP_ENDPOINTS = 64
 """Endpoints of a file, and those between two pauses."""
-_LAST_PORT = 65_535
 
 Name = Annotated[
     str, msgspec.Meta(pattern=r"^[^/\s]+$", max_length=253, description="no slash, no space")
 ]
 Address = Annotated[str, msgspec.Meta(max_length=253)]
-Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=4096)]
 Ranks = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
@@ -210,8 +210,8 @@ def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Ite
 
 def _port(value: int | str, place: str) -> int:
     port = value if isinstance(value, int) else int(value) if is_number(value) else 0
-    if not 1 <= port <= _LAST_PORT:
-        raise ConfigError(f"{value!r} is not a port, 1 to {_LAST_PORT}", place)
+    if not 1 <= port <= LAST_PORT:
+        raise ConfigError(f"{value!r} is not a port, 1 to {LAST_PORT}", place)
     return port
 
 

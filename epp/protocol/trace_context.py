@@ -56,7 +56,7 @@ class TraceSampling(msgspec.Struct, frozen=True):
 
     @property
     def bound(self) -> int:
-        """What the low 64 bits of a sampled trace's id are below (OpenTelemetry's samplers)."""
+        """A trace is sampled if the low 64 bits of its id are below this (OpenTelemetry)."""
         return round(self.ratio * (1 << 64))
 
 

@@ -22,7 +22,8 @@ from epp.replay.results.table import Screen, show
 from epp.replay.results.verdict import as_json
 from epp.replay.sweep import Task, counted, on_cores, on_ray, read_traffic
 from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.reading import ALIASES, WORKLOADS
+from epp.replay.traffic.files.source import Source
+from epp.replay.traffic.reading import ALIASES, WORKLOADS, parted
 
 _LONGEST_NAME = 80
 """Characters of what traffic is called."""
@@ -197,8 +198,8 @@ def _names(sources: Sequence[str]) -> Mapping[str, str]:
 
 
 def _name(source: str) -> str:
-    is_workload = source.partition(":")[0] in {*WORKLOADS, *ALIASES}
-    return source if is_workload else Path(source).name.split(".")[0]
+    called, _ = parted(source)
+    return source if called in {*WORKLOADS, *ALIASES} else Source(Path(called)).name
 
 
 def write_report(comparison: Comparison, path: Path, command: str) -> None:

@@ -80,7 +80,7 @@ class PastDecisions:
         self._measures = measures(settings.scheduling.profiles)
         self._known: dict[EndpointId, RecordedEndpoint] = {}
         self._reported: dict[EndpointId, float] = {}
-        self._met = 0
+        self._numbers: dict[EndpointId, int] = {}
 
     def views(self) -> Iterator[DecisionView]:
         """Yield the decision on each request and its outcome, in the order of the decisions."""
@@ -118,9 +118,10 @@ class PastDecisions:
 
     def _meet(self, recorded: RecordedEndpoint, now: float) -> None:
         known = EndpointId(recorded.id)
-        if known not in self._known:
-            self._met += 1  # its address is not recorded
-            address = f"10.{self._met >> 16}.{self._met >> 8 & 255}.{self._met & 255}"
+        before = self._known.get(known)
+        if before is None or before.role != recorded.role:
+            number = self._numbers.setdefault(known, len(self._numbers) + 1)
+            address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"  # it is not recorded
             namespace, _, name = recorded.id.partition("/")
             labels = {ROLE_LABEL: recorded.role} if recorded.role else {}
             self._fleet.apply(EndpointUpserted(Endpoint(namespace, name, address, 1, labels)), now)

@@ -10,7 +10,7 @@ from typing import Final
 
 _AT_ONCE: Final = 4
 """Handshakes that begin between two looks at the sockets: some two milliseconds of work."""
-_MIN: Final = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+_LOW_WATER: Final = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 _RECORD_HEAD: Final = 5
 _HANDSHAKE: Final = 22
 _HTTP2: Final = b"PRI *"
@@ -74,18 +74,17 @@ class Handshakes:
         except OSError:
             self._leave(connection)
             return
-        size = _RECORD_HEAD + int.from_bytes(seen[3:_RECORD_HEAD], "big")
-        if len(seen) >= _RECORD_HEAD and (seen[0] != _HANDSHAKE or size > _LONGEST_RECORD):
-            size = 0  # OpenSSL says what is wrong with it
-            if seen.startswith(_HTTP2):
-                self._plaintext(connection)
-        size = max(size, _RECORD_HEAD)
-        if len(seen) >= size:
+        if seen.startswith(_HTTP2):
+            self._plaintext(connection)
+        size = _RECORD_HEAD
+        if len(seen) >= size and seen[0] == _HANDSHAKE:
+            size += int.from_bytes(seen[3:size], "big")
+        if len(seen) >= size or size > _LONGEST_RECORD:  # OpenSSL says what is wrong with others
             self._begin_in_turn(connection)
         elif _has_ended(connection):
             self._leave(connection)
-        elif connection.getsockopt(*_MIN) == size or not _wakes_at(connection, size):
-            self._begin_in_turn(connection)  # woken before, as a kernel does that is out of memory
+        elif connection.getsockopt(*_LOW_WATER) == size or not _wakes_at(connection, size):
+            self._begin_in_turn(connection)  # woken too early: the kernel is short of memory
 
     def _leave(self, connection: socket.socket) -> None:
         self._forget(connection)
@@ -136,7 +135,7 @@ def _wakes_at(connection: socket.socket, size: int) -> bool:
     The kernel waits for at most half of what it would hold (tcp(7), `tcp_rmem`).
     """
     try:
-        connection.setsockopt(*_MIN, size)
-        return connection.getsockopt(*_MIN) == size
+        connection.setsockopt(*_LOW_WATER, size)
+        return connection.getsockopt(*_LOW_WATER) == size
     except OSError:  # a system without it
         return False

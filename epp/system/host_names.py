@@ -1,4 +1,4 @@
-"""The addresses of host names, of which name servers may list some at a time."""
+"""The addresses of host names; a name server may list only some at a time."""
 
 import errno
 import select
@@ -27,9 +27,9 @@ class HostNames:
     """Resolves host names, in the thread that calls it; `clock` returns seconds.
 
     A name keeps its addresses while no name server answers. A name server may list a different few
-    of many addresses each time. If it lists several, those that it listed before stay for
-    `KEPT_SECONDS`, as long as they answer. If there are more than `MAX_ADDRESSES`, known ones are
-    preferred.
+    of many addresses each time. If it lists several of one family, those that it listed before stay
+    for `KEPT_SECONDS`, as long as they answer. If there are more than `MAX_ADDRESSES`, known ones
+    are preferred.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class HostNames:
         """Return the known addresses that are not listed and stay, with when they were listed."""
         oldest = self._clock() - KEPT_SECONDS
         recent = {ip: at for ip, at in known.items() if ip not in listed and at > oldest}
-        if not recent or len(listed) == 1:  # of one alone, the name has moved there
-            return {}
+        if not recent or len({":" in ip for ip in listed}) == len(listed):
+            return {}  # of one host, the name has moved there
         answer = self._answers(recent, port)
         return {ip: at for ip, at in recent.items() if ip in answer}
 
@@ -80,10 +80,10 @@ def of_one_family(addresses: Iterable[str], *, six: bool = False) -> list[str]:
     A host with addresses of both is still one host, and often listens on IPv4 only. A family to
     which this machine has no route counts only if it has none to the other either.
     """
-    families: dict[bool, list[str]] = {six: [], not six: []}
+    v4, v6 = list[str](), list[str]()
     for ip in addresses:
-        families[":" in ip].append(ip)
-    wanted, other = families.values()
+        (v6 if ":" in ip else v4).append(ip)
+    wanted, other = (v6, v4) if six else (v4, v6)
     if wanted and other and not any(map(_routed, wanted)) and any(map(_routed, other)):
         return other
     return wanted or other

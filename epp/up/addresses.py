@@ -127,7 +127,7 @@ class AddressBook:
         self._trouble(server.host, problem)
         return found
 
-    # What follows.
+    # Files and messages.
 
     async def _write(self, addresses: tuple[Address, ...]) -> None:
         pages = await self._relay.hosts(addresses) if self._relay else {}
@@ -140,7 +140,7 @@ class AddressBook:
         before, after = set(self.addresses), set(found)
         for kind, some in (("added", after - before), ("removed", before - after)):
             for each in sorted(some, key=lambda address: address.name):
-                self._say(f"{kind} {_told(each)}")
+                self._say(f"{kind} {_named(each)}")
 
     def _trouble(self, subject: str, problem: str) -> None:
         """Report a problem once; "" ends it."""
@@ -150,7 +150,7 @@ class AddressBook:
                 self._say(problem)
 
 
-def _told(address: Address) -> str:
+def _named(address: Address) -> str:
     return address.name if address.name == address.target else f"{address.name} ({address.target})"
 
 

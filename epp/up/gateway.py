@@ -173,7 +173,8 @@ class Gateway:
         process does not start.
         """
         with file_of(self._options.endpoints_setting):
-            await self._addresses.load(self._started_relay())
+            self._relay = self._new_relay()
+            await self._addresses.load(self._relay)
         how = self._options.servers, self._tls, self._api_key
         probing = probe(self._addresses.addresses, *how)
         self._models = await self._started_models()
@@ -199,13 +200,12 @@ class Gateway:
     def _job_failed(self, name: str, error: BaseException | None, _wait: float) -> None:
         self._terminal.say(f"{name} failed and is started again: {error!r}")
 
-    def _started_relay(self) -> PageRelay | None:
+    def _new_relay(self) -> PageRelay | None:
         """Return the relay that gets pages for the picker, which knows neither keys nor names."""
         servers = self._options.servers
         if any_https(servers) or (servers and self._api_key):
-            pages = ServerPages(servers, self._tls, self._api_key, RELAY_SECONDS)
-            self._relay = PageRelay(pages)
-        return self._relay
+            return PageRelay(ServerPages(servers, self._tls, self._api_key, RELAY_SECONDS))
+        return None
 
     async def _started_models(self) -> ModelList:
         """Return the list of all servers' models; clients bring their own keys."""

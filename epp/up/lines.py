@@ -84,7 +84,7 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
     lines = [f"{front.url} in front of {servers} ({front.policy})", ""]
     names = _names(probes)
     width = max(map(len, names), default=0)
-    table = [f"  {name:{width}}  {_told(each)}" for name, each in zip(names, probes, strict=True)]
+    table = [f"  {name:{width}}  {_answer(each)}" for name, each in zip(names, probes, strict=True)]
     lines += [*table, ""] if table else []
     lines += [*_first_step(front, probes), ""]
     lines.append(f"Metrics: http://127.0.0.1:{front.metrics_port}/metrics")
@@ -120,7 +120,7 @@ def _names(probes: Sequence[Probe]) -> list[str]:
     return [(each.server if counts[each.server] == 1 else "") or each.name for each in addresses]
 
 
-def _told(probe: Probe) -> str:
+def _answer(probe: Probe) -> str:
     if probe.problem:
         return probe.problem
     return ", ".join(probe.models) or "lists no models"

@@ -15,7 +15,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     endpoints_path: Path | None = None
     """The endpoints file, in place of `servers`."""
     endpoints_setting: str = "--endpoints-file"
-    """What names that file."""
+    """The setting that names that file."""
     host: str = "127.0.0.1"
     """The address where clients connect."""
     port: int = 8080

@@ -164,7 +164,7 @@ def problem_of(error: Exception, seconds: float) -> str:
         return f"does not speak TLS ({reason(error.os_error)}); is it http://?"
     if isinstance(error, aiohttp.ServerDisconnectedError) or _is_reset(error):
         return "closes connections without an answer; is it https://?"
-    return f"does not answer ({_told(error, seconds)})"
+    return f"does not answer ({_why(error, seconds)})"
 
 
 def _is_reset(error: Exception) -> bool:
@@ -173,7 +173,7 @@ def _is_reset(error: Exception) -> bool:
     return made and isinstance(error, OSError) and error.errno == errno.ECONNRESET
 
 
-def _told(error: Exception, seconds: float) -> str:
+def _why(error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no response within {seconds:g} s"
     number = error.errno if isinstance(error, OSError) else None

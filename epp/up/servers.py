@@ -7,12 +7,11 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from epp.errors import ConfigError
-from epp.model.endpoint import canonical_ip, target_of
+from epp.model.endpoint import LAST_PORT, canonical_ip, target_of
 from epp.printable import without_user
 from epp.system.host_names import of_one_family
 
 _PORTS = {"http": 80, "https": 443}
-_LAST_PORT = 65_535
 _LONGEST_NAME, _LONGEST_LABEL = 253, 63
 
 
@@ -97,7 +96,7 @@ def _model_server(url: str) -> ModelServer:
     if known is None and not _is_name(host):
         raise ConfigError(f"`{host}` is not a host name; {example}", url)
     if port == 0:
-        raise ConfigError(f"no server listens at port 0; write 1 to {_LAST_PORT}", url)
+        raise ConfigError(f"no server listens at port 0; write 1 to {LAST_PORT}", url)
     return ModelServer(parts.scheme, known or host, port or _PORTS[parts.scheme])
 
 

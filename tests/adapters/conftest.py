@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the ext_proc transports, which all run on each of them."""
+"""Fixtures of the tests of adapters; those of the ext_proc transports run on each of them."""
 
 from functools import partial
 
@@ -7,6 +7,7 @@ import pytest
 from epp.adapters.extproc.transports import server_class
 from tests.adapters.ext_proc_peer import Director, serving
 from tests.adapters.raw_peer import greeted
+from tests.held_port import held_port
 from tests.native.built import needs_native
 
 
@@ -19,6 +20,12 @@ def transport(request):
 @pytest.fixture
 def serve(transport):
     return partial(serving, transport)
+
+
+@pytest.fixture
+def port():
+    with held_port() as free:
+        yield free
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from epp.model.request import RequestId
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
+from tests.strategies import text
 
 DEADLINE = 10
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -147,6 +148,18 @@ def destination(reply, part):
     said = reply.dynamic_metadata["envoy.lb"]["x-gateway-destination-endpoint"]
     assert said == value.decode()
     return value
+
+
+async def answered(channel, number):
+    """Ask where a prompt goes, and have it answered; return where it went."""
+    asked = {"model": "m", "prompt": text(1000, seed=f"prompt {number}"), "stream": False}
+    peer = Peer(channel)
+    reply = await peer.ask(head(path="/v1/completions"), body(json.dumps(asked).encode()))
+    usage = {"usage": {"prompt_tokens": 1000, "completion_tokens": 5}}
+    await peer.send(response_head(), response_body(json.dumps(usage).encode()))
+    await peer.call.done_writing()
+    await peer.rest()
+    return destination(reply, "request_headers")
 
 
 def kind(reply):

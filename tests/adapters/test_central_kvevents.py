@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections import Counter
 
 import msgspec
@@ -21,6 +22,7 @@ from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.held_port import held_port
 from tests.kvpublisher import Publisher, stored
 from tests.strategies import endpoint
+from tests.tasks import until
 
 DEADLINE = 10
 
@@ -46,12 +48,6 @@ class Engine:
             if rank is not None:
                 content = msgspec.msgpack.encode([*msgspec.msgpack.decode(content)[:2], rank])
             await self._socket.send_multipart([self.topic, number, content])
-
-
-@pytest.fixture
-def port():
-    with held_port() as free:
-        yield free
 
 
 @contextlib.asynccontextmanager
@@ -149,9 +145,7 @@ async def test_strangers_are_logged_once_and_change_nothing():
             await stranger.store(1, 2, 3)
             await known.store(4)
             await told.holds(4, pod="a")
-            async with asyncio.timeout(DEADLINE):
-                while not strange(logs):
-                    await asyncio.sleep(0)
+            await until(lambda: strange(logs))
             await stranger.store(5)
             await known.store(6)
             await told.holds(4, 6, pod="a")
@@ -379,6 +373,18 @@ async def test_an_address_that_cannot_be_listened_at_is_logged():
                 await asyncio.sleep(0)
     assert logs[0]["event"] == "kv_events.cannot_listen"
     assert logs[0]["address"] == "tcp://192.0.2.1:1"
+
+
+async def test_an_address_that_was_taken_is_listened_at_later(monkeypatch):
+    monkeypatch.setattr(central_kvevents, "_BIND_SECONDS", 0.01)
+    with capture_logs() as logs, socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        settings = msgspec.structs.replace(FAST, central=address)
+        async with listening(settings):
+            await until(lambda: logs)
+            taken.close()
+            await until(lambda: len(logs) > 1)
+    assert [each["event"] for each in logs] == ["kv_events.cannot_listen", "kv_events.listening"]
 
 
 async def test_garbage_changes_nothing():

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from epp.adapters.endpoints_file import ClusterNames, EndpointsFile
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
-from tests.tasks import running
+from epp.up.proxy import put
+from tests.tasks import running, until
 
 POLL = 0.005
 
@@ -31,9 +32,7 @@ class Told:
         return [summary(event) for event in taken]
 
     async def next(self, count):
-        async with asyncio.timeout(5):
-            while len(self.events) < count:
-                await asyncio.sleep(POLL)
+        await until(lambda: len(self.events) >= count)
         return self.take()
 
 
@@ -57,17 +56,8 @@ def write(path, **targets):
     put(path, yaml.safe_dump({"endpoints": entries}))
 
 
-def put(path, text):
-    """Replace a file at once: one that is written in place is only read when it is quiet."""
-    whole = path.with_suffix(".new")
-    whole.write_text(text)
-    whole.replace(path)
-
-
 async def logged(logs, event):
-    async with asyncio.timeout(5):
-        while event not in [entry["event"] for entry in logs]:
-            await asyncio.sleep(POLL)
+    await until(lambda: event in [entry["event"] for entry in logs])
 
 
 @contextlib.asynccontextmanager
@@ -222,9 +212,7 @@ async def test_what_changes_is_logged(path):
             await told.next(7)
             write(path, **many)
             await told.next(13)
-            async with asyncio.timeout(5):
-                while len(logs) < 2:
-                    await asyncio.sleep(POLL)
+            await until(lambda: len(logs) >= 2)
     line = {"event": "endpoints_file.changed", "log_level": "info", "path": str(path)}
     assert logs == [
         line

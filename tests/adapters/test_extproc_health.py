@@ -34,10 +34,11 @@ async def refusal(call):
     return refused.value.code()
 
 
-@pytest.mark.parametrize("state", [ServingStatus.SERVING, ServingStatus.NOT_SERVING])
-async def test_health_is_served_beside_ext_proc(transport, director, state):
+@pytest.mark.parametrize("ready", [True, False])
+async def test_health_is_served_beside_ext_proc(transport, director, ready):
+    state = ServingStatus.SERVING if ready else ServingStatus.NOT_SERVING
     async with checked(transport, director) as (services, channel):
-        services.set_status(state)
+        services.set_ready(ready=ready)
         for service in ("", "readiness", "inference-extension"):
             assert (await asked(channel, service)).status == state.value
         assert (await asked(channel, "liveness")).status == ServingStatus.SERVING.value
@@ -46,7 +47,7 @@ async def test_health_is_served_beside_ext_proc(transport, director, state):
 
 async def test_an_unknown_service_is_not_found(transport, director):
     async with checked(transport, director) as (services, channel):
-        services.set_status(ServingStatus.SERVING)
+        services.set_ready(ready=True)
         code = await refusal(asked(channel, "nonsense"))
         assert code is grpc.StatusCode.NOT_FOUND
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.transports import health_server
 from epp.protocol import health
-from epp.protocol.health import ServingStatus
 from tests.native.built import needs_native
 
 DEADLINE = 10
@@ -23,7 +22,7 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 EXT_PROC = "envoy.service.ext_proc.v3.ExternalProcessor"
 READY = ("", "readiness", "inference-extension", EXT_PROC)
 LIVE = "liveness"
-STATES = (ServingStatus.SERVING, ServingStatus.NOT_SERVING)
+STATES = {True: SERVING, False: NOT_SERVING}
 
 
 @pytest.fixture(params=["grpcio", pytest.param("native", marks=needs_native)])
@@ -51,25 +50,26 @@ async def check(stub, name):
     return (await stub.Check(about(name), timeout=DEADLINE)).status
 
 
-@pytest.mark.parametrize("state", STATES)
-async def test_each_service_reports_its_status(asking, state):
+@pytest.mark.parametrize(("ready", "status"), STATES.items())
+async def test_each_service_reports_its_status(asking, ready, status):
     services = HealthServices()
-    services.set_status(state)
+    services.set_ready(ready=ready)
     async with asking(services) as stub:
         for name in READY:
-            assert await check(stub, name) == state.value, name
+            assert await check(stub, name) == status, name
         assert await check(stub, LIVE) == SERVING
         listed = await stub.List(health_pb2.HealthListRequest(), timeout=DEADLINE)
     found = {name: answer.status for name, answer in listed.statuses.items()}
-    assert found == dict.fromkeys(READY, state.value) | {LIVE: SERVING}
+    assert found == dict.fromkeys(READY, status) | {LIVE: SERVING}
 
 
 async def test_every_service_follows_a_change(asking):
     services = HealthServices()
     async with asking(services) as stub:
-        for state, ready in zip((*STATES, STATES[0]), (SERVING, NOT_SERVING, SERVING), strict=True):
-            services.set_status(state)
-            assert {name: await check(stub, name) for name in READY} == dict.fromkeys(READY, ready)
+        for ready in (True, False, True):
+            services.set_ready(ready=ready)
+            expected = dict.fromkeys(READY, STATES[ready])
+            assert {name: await check(stub, name) for name in READY} == expected
             assert await check(stub, LIVE) == SERVING
 
 
@@ -79,8 +79,8 @@ async def test_a_watch_is_sent_every_change_and_nothing_else(asking):
         ready, live = stub.Watch(about("readiness")), stub.Watch(about(LIVE))
         assert (await ready.read()).status == SERVICE_UNKNOWN
         assert (await live.read()).status == SERVICE_UNKNOWN
-        for state in (*STATES, STATES[1], STATES[0]):
-            services.set_status(state)
+        for is_ready in (True, False, False, True):
+            services.set_ready(ready=is_ready)
         heard = [(await ready.read()).status for _ in range(3)]
         assert heard == [SERVING, NOT_SERVING, SERVING]
         assert (await live.read()).status == SERVING
@@ -88,7 +88,7 @@ async def test_a_watch_is_sent_every_change_and_nothing_else(asking):
 
 async def test_an_unknown_service_is_not_found(asking):
     services = HealthServices()
-    services.set_status(ServingStatus.SERVING)
+    services.set_ready(ready=True)
     async with asking(services) as stub, asyncio.timeout(DEADLINE):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await check(stub, "nonsense")
@@ -105,7 +105,7 @@ async def test_a_watch_that_ended_is_removed(asking):
         await watch.read()
         watch.cancel()
         await services.left.wait()
-        services.set_status(ServingStatus.SERVING)
+        services.set_ready(ready=True)
         assert await check(stub, "") == SERVING
 
 

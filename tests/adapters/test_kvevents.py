@@ -22,7 +22,7 @@ from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.held_port import held_port
 from tests.kvpublisher import believe, frames, payload, removed, stored
 from tests.strategies import endpoint
-from tests.tasks import Changed, running
+from tests.tasks import Changed, running, until
 
 DEADLINE = 10
 FAST = SubscriptionSettings(replay_timeout=5, reconnect=(0.01, 0.05))
@@ -343,9 +343,7 @@ async def test_endpoints_are_subscribed_to_separately():
             await told.holds(number, pod=f"pod-{number}")
         listener.unwatch("default/pod-1")
         assert set(listener.counts()) == {"default/pod-0", "default/pod-2"}
-        async with asyncio.timeout(DEADLINE):
-            while peers[1]._listeners:
-                await asyncio.sleep(0.01)
+        await until(lambda: not peers[1]._listeners)
         await peers[1].store(100)
         await peers[2].store(200)
         await told.holds(2, 200, pod="pod-2")

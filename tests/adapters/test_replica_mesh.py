@@ -21,9 +21,8 @@ from epp.adapters.replicas.settings import (
 from epp.adapters.replicas.sockets import SocketReader, connection, tcp_endpoint
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST, THIS_IS_YOU
-from tests.held_port import held_port
 from tests.loopbacks import loopbacks
-from tests.tasks import running
+from tests.tasks import running, until
 
 SECRET = b"the secret of all of them"
 KEYS = derive_keys(SECRET)
@@ -62,9 +61,7 @@ class Station:
 
     async def tell(self, message):
         """Send as soon as there is somebody."""
-        async with asyncio.timeout(DEADLINE):
-            while not self.mesh.send(message):
-                await asyncio.sleep(0.005)
+        await until(lambda: self.mesh.send(message))
 
 
 @contextlib.asynccontextmanager
@@ -84,9 +81,7 @@ async def test_what_one_sends_all_others_hear():
         station() as other,
         station(one_port(one), one_port(other)) as third,
     ):
-        async with asyncio.timeout(DEADLINE):
-            while third.mesh.send(b"hello") < 2:
-                await asyncio.sleep(0.005)
+        await until(lambda: third.mesh.send(b"hello") >= 2)
         await one.until(lambda: b"hello" in one.heard)
         await other.until(lambda: b"hello" in other.heard)
         assert third.heard == []
@@ -107,9 +102,7 @@ async def test_a_replica_that_finds_itself_among_the_others_leaves_itself_out():
     async with station() as one:
         one.mesh._settings.peers.append(PeerAddress(HERE, one_port(one)))
         await one.tell(b"it is me")
-        async with asyncio.timeout(DEADLINE):
-            while one.mesh.known:
-                await asyncio.sleep(0.005)
+        await until(lambda: not one.mesh.known)
         await one.mesh.look_up()
         assert one.mesh.known == 0
         assert one.strangers == 0
@@ -117,18 +110,10 @@ async def test_a_replica_that_finds_itself_among_the_others_leaves_itself_out():
 
 async def test_nothing_is_kept_for_who_is_not_there():
     async with station(1) as one:
-        async with asyncio.timeout(DEADLINE):
-            while not one.mesh.known:
-                await asyncio.sleep(0.005)
+        await until(lambda: one.mesh.known)
         for _ in range(3):
             assert one.mesh.send(b"hello") == 0
         assert one.mesh.unsent == 3
-
-
-@pytest.fixture
-def port():
-    with held_port() as free:
-        yield free
 
 
 async def test_one_that_comes_back_is_found_again(port):
@@ -253,9 +238,7 @@ async def test_one_that_is_listed_no_more_stays_as_long_as_it_hears_and_counts_n
         await other.tell(b"again")
         await one.until(lambda: b"again" in one.heard)
         one.mesh.close()
-        async with asyncio.timeout(DEADLINE):
-            while other.mesh.send(b"nobody hears this"):
-                await asyncio.sleep(0.005)
+        await until(lambda: not other.mesh.send(b"nobody hears this"))
         await other.mesh.look_up()
         assert other.mesh.known == 2
         other.mesh.close()
@@ -441,9 +424,7 @@ async def test_a_message_that_cannot_be_handled_holds_up_none():
         for message in (b"bad", b"bad", b"bad", b"good"):
             other.send(message)
         reader = SocketReader(one, handle)
-        async with asyncio.timeout(DEADLINE):
-            while len(heard) < 4:
-                await asyncio.sleep(0)
+        await until(lambda: len(heard) >= 4)
         reader.close()
     assert heard == [b"bad", b"bad", b"bad", b"good"]
     assert [type(each) for each in errors] == [ValueError] * 3

@@ -51,6 +51,7 @@ async def test_pods_are_watched_and_unwatched_while_it_runs():
         told.events.clear()
         await told.loads("b", 5)
         assert {event.endpoint_id for event in told.events} == {"default/b"}
+        await until(lambda: not first.runner.server.connections)
         scraper.unwatch(first.endpoint("a").id)
 
 
@@ -383,20 +384,34 @@ async def test_no_room_for_a_connection_here_says_nothing_of_an_endpoint():
 
 
 async def test_poll_now_polls_at_once_but_not_at_every_call():
+    times = [90.0]
     async with (
         pods(1) as (pod,),
-        scraping(pod.endpoint("a"), settings=SLOW, clock=lambda: 100.0) as (scraper, told),
+        scraping(pod.endpoint("a"), settings=SLOW, clock=lambda: times[-1]) as (scraper, told),
     ):
+        scraper.poll_now(pod.endpoint("a").id)  # one is about to begin
         await told.loads("a")
+        polls = scraper._by_endpoint[pod.endpoint("a").id]
+        await until(lambda: polls.due is not None)  # the first poll has ended
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (pod.requests, polls.due.done()) == (1, False)
+        times.append(100.0)
         scraper.poll_now(pod.endpoint("a").id)
         scraper.poll_now(pod.endpoint("b").id)
         await told.loads("a", 2)
-        polls = scraper._by_endpoint[pod.endpoint("a").id]
-        await until(lambda: polls.due is not None)  # the second poll has ended
+        await until(lambda: polls.due is not None)
         for _ in range(50):
             scraper.poll_now(pod.endpoint("a").id)
         assert not polls.due.done()
         assert pod.requests == 2
+
+
+async def test_a_server_that_fails_repeatedly_is_polled_less_often():
+    gone, seldom = endpoint("a", "127.0.0.1", 9), ScrapeSettings(interval=0.02, retry=60.0)
+    async with pods(1) as (pod,), scraping(gone, pod.endpoint("b"), settings=seldom) as (_, told):
+        await told.loads("b", 20)
+        assert reasons(told) == [REFUSED] * 2
 
 
 @pytest.mark.parametrize("breaks", [1, 2])

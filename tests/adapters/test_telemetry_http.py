@@ -11,6 +11,7 @@ from epp.adapters.telemetry.debug_pages import DebugPage
 from epp.adapters.telemetry.http import OperatorServer, OperatorSettings
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from tests.loopbacks import loopbacks
+from tests.tasks import until
 
 
 @contextlib.asynccontextmanager
@@ -99,6 +100,21 @@ async def test_requests_follow_one_another(piece):
     async with serving() as (server, _):
         head = ASKED.replace(b"GET", b"HEAD")
         assert await said(server.port, ASKED, head, ASKED, piece=piece) == OK + OK[:-3] + OK
+
+
+async def test_a_client_that_does_not_read_is_not_answered_without_end():
+    """Responses without a body count, too."""
+    async with serving() as (server, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+        await until(lambda: server._idle)
+        (answers,) = server._idle.values()
+        writer.write(ASKED.replace(b"GET", b"HEAD") * 50_000)
+        await until(lambda: answers.transport.get_write_buffer_size() > 1 << 16)
+        for _ in range(5000):
+            await asyncio.sleep(0)
+        waits = answers.transport.get_write_buffer_size()
+        writer.transport.abort()
+    assert waits < 1 << 17
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,9 @@ async def test_what_ended_holds_nothing(serve, director):
 
 
 async def test_requests_that_do_not_end_in_time_get_408(serve, director):
-    async with serve(director, request_timeout=0.5) as (server, channel):
+    patient = serve(director, request_timeout=0)
+    async with patient as (_, waiting), serve(director, request_timeout=0.5) as (server, channel):
+        kept = await upload(waiting, 1)
         silent, headless = await upload(channel, 1), Peer(channel)
         await headless.send()
         status, said = await refusal(silent)
@@ -144,6 +146,8 @@ async def test_requests_that_do_not_end_in_time_get_408(serve, director):
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
         headless.call.cancel()
         await until(lambda: server.streams <= 1)
+        await kept.send(body(b'"}],"model":"m"}'))
+        assert kind(await kept.receive()) == "request_headers"
 
 
 async def test_an_answer_may_take_longer_than_its_request(serve, director):

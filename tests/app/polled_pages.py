@@ -9,8 +9,8 @@ from aiohttp import web
 from epp.app.data_sources import DataSources
 from epp.config.file import load
 from epp.model.endpoint import Endpoint
-from tests.adapters.scraped_pods import DEADLINE, Told
-from tests.tasks import running
+from tests.adapters.scraped_pods import Told
+from tests.tasks import running, until
 
 PLAIN = "plugins: [{type: random-picker}, %s]\ndataLayer: {sources: [%s], injectDefaults: %s}"
 
@@ -34,9 +34,7 @@ class Pages:
     async def asked_again(self, times):
         """Wait for as many more requests."""
         asked = self.requests
-        async with asyncio.timeout(DEADLINE):
-            while self.requests < asked + times:
-                await asyncio.sleep(0.001)
+        await until(lambda: self.requests >= asked + times)
 
     @contextlib.asynccontextmanager
     async def serving(self, tls=None):

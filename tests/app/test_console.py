@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.adapters.telemetry.debug_pages import BadQuery
+from epp.adapters.telemetry.debug_pages import QueryRefused
 from epp.app.console.columns import fleet_columns
 from epp.app.console.pages import Console, ConsoleSources
 from epp.app.console.picker_parts import PickerParts
@@ -91,6 +91,10 @@ async def test_the_fleet_comes_in_columns_of_one_length():
     assert totals["captured"] == totals["predicted"] == predicted
     assert totals["prompt"] == 2 * record.usage.prompt_tokens
     assert totals["error"] == abs(predicted - 480)
+    last = {name: column[-1] for name, column in state["recent"].items()}
+    assert last["at_ms"] == pytest.approx(1e3 * (BEGAN + record.decided_at), abs=1, rel=0)
+    ttft_ms = 1e3 * record.decision.predicted_ttft
+    assert last["predicted_ttft_ms"] == pytest.approx(ttft_ms, abs=0.1, rel=0)
 
 
 @pytest.mark.parametrize(
@@ -287,9 +291,9 @@ async def test_a_reader_that_goes_away_leaves_the_others_what_is_made():
     ],
 )
 async def test_a_query_without_sense_is_refused(query):
-    with pytest.raises(BadQuery):
+    with pytest.raises(QueryRefused):
         await Shown().page(**query)
-    with pytest.raises(BadQuery):
+    with pytest.raises(QueryRefused):
         await Shown().page(PREFIXES, since="1")
 
 

@@ -33,6 +33,9 @@ async def test_what_prompts_have_in_common_is_a_tree():
     assert child["children"] == []
     assert set(child["endpoints"]) <= {each.id for each in shown.fleet.endpoints}
     assert len(child["endpoints"]) == child["holders"] >= 1
+    last = shown.ring.last(2)[0]  # the last that begins like this
+    assert child["endpoints"][0] == last.outline.endpoint
+    assert child["seconds_ago"] == round(shown.now - last.decided_at, 1)
 
 
 async def test_prompts_that_end_where_others_go_on_are_counted():

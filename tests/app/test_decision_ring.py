@@ -1,12 +1,13 @@
 """The decisions that are kept, and the pages that show them."""
 
-import asyncio
 import json
+import time
+from datetime import datetime
 
 import msgspec
 import pytest
 
-from epp.adapters.telemetry.debug_pages import BadQuery, is_local, read_query
+from epp.adapters.telemetry.debug_pages import QueryRefused, is_local, read_query
 from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.pages import DebugPages
@@ -17,7 +18,7 @@ from epp.policy.explanations.ranking import measures
 from epp.values import replaced
 from tests.app.watched import Watched
 from tests.plugin_packages import install
-from tests.tasks import running
+from tests.tasks import running, until
 
 SESSIONS = """
 plugins:
@@ -78,7 +79,9 @@ async def test_of_a_client_s_long_id_the_start_is_kept_and_the_whole_finds_it():
 async def test_a_request_that_runs_has_no_ending_yet():
     kept = Kept()
     exchange, _ = kept.ask()
+    before = time.time()
     (found,) = (await kept.decisions()).decisions
+    assert before - 0.001 <= datetime.fromisoformat(found.at).timestamp() <= time.time()
     assert found.ending is None
     kept.answer(exchange, cached=None)
     (found,) = (await kept.decisions()).decisions
@@ -131,9 +134,7 @@ async def test_what_is_kept_lets_go_of_endpoints_that_are_gone():
         kept.fleet.apply(EndpointRemoved(each), kept.now)
     (one,) = kept.ring.last(2)
     async with running(kept.ring.run()):
-        async with asyncio.timeout(10):
-            while one._decision is not None:
-                await asyncio.sleep(0.01)
+        await until(lambda: one._decision is None)
     after = (await kept.decisions()).decisions
     assert [each.profiles for each in after] == [each.profiles for each in before]
     assert record.decision.endpoint.id not in kept.ring.tallies
@@ -228,9 +229,9 @@ async def test_a_state_that_json_cannot_express_hides_no_other(tmp_path, monkeyp
     ],
 )
 async def test_a_query_without_sense_is_refused(query):
-    with pytest.raises(BadQuery):
+    with pytest.raises(QueryRefused):
         await Kept().read(DECISIONS, **query)
-    with pytest.raises(BadQuery):
+    with pytest.raises(QueryRefused):
         await Kept().read(ENDPOINTS, any="1")
 
 
@@ -246,7 +247,7 @@ async def test_a_query_without_sense_is_refused(query):
     ],
 )
 def test_a_query_that_cannot_be_read_is_refused(query):
-    with pytest.raises(BadQuery):
+    with pytest.raises(QueryRefused):
         read_query(query)
 
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
+from epp.app import jobs
 from epp.app.jobs import attempt, error_fields, keep_running, keep_running_until
 from epp.errors import ConfigError
 
@@ -76,6 +77,12 @@ async def test_a_job_that_fails_or_ends_is_started_again_after_a_growing_pause()
         "KeyError: 'x'",
         "MemoryError: ",
     ]
+
+
+async def test_after_a_job_that_lasted_the_pause_is_the_first_one_again(monkeypatch):
+    monkeypatch.setattr(jobs, "_LASTED_SECONDS", 0.0)
+    logs = await failing([ValueError()] * 3)
+    assert [line["again_in"] for line in logs] == [0.001] * 3
 
 
 def test_what_is_said_of_an_error_has_its_place_and_a_bound():

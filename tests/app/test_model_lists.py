@@ -1,7 +1,5 @@
 """Which models an endpoint serves, by which names, as its `/v1/models` lists them."""
 
-import asyncio
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,6 +9,7 @@ from tests.adapters.h2c_pods import H2cPod
 from tests.adapters.scraped_pods import DEADLINE
 from tests.adapters.vllm_page import vllm_page
 from tests.app.polled_pages import Pages, first, polling, samples_of, settings
+from tests.tasks import until
 
 MODELS = b'{"object":"list","data":[{"id":"llama","created":%d},{"id":"fr","parent":"llama"}]}'
 LISTS = ("models-data-source", "{}", "models-data-extractor")
@@ -140,15 +139,16 @@ async def test_a_bad_list_of_models_changes_nothing_and_stops_nobody(status, bod
                 pages.pages["/v1/models"] = body
                 pages.status = status
                 await pages.asked_again(8)
-            assert len(told.of(ModelsListed, "a")) == 1
-            pages.status, pages.pages["/v1/models"] = 200, b'{"data":[{"id":"qwen"}]}'
-            assert (await first(told, ModelsListed, count=2)).models == {"qwen"}
+                assert len(told.of(ModelsListed, "a")) == 1
+                pages.status, pages.pages["/v1/models"] = 200, b'{"data":[{"id":"qwen"}]}'
+                assert (await first(told, ModelsListed, count=2)).models == {"qwen"}
+                pages.status, pages.pages["/v1/models"] = status, body
+                await pages.asked_again(8)
             if status == 200:
                 assert not told.of(ScrapeFailed, "a")
-    said = [
-        entry for entry in logs if entry["event"] in {"source.failed", "endpoint.metrics_doubted"}
-    ]
-    assert len(said) == 1
+    doubted, failed = "endpoint.metrics_doubted", "source.failed"
+    said = [entry["event"] for entry in logs if entry["event"] in {doubted, failed}]
+    assert said == [doubted if status == 200 and len(body) < 1 << 20 else failed] * 2
 
 
 async def test_a_source_that_fails_does_not_make_its_endpoint_fail():
@@ -158,9 +158,9 @@ async def test_a_source_that_fails_does_not_make_its_endpoint_fail():
             async with polling(layer, pages.endpoint()) as (told, sources):
                 await first(told, LoadReported, count=5)
                 await sources.polled_once(DEADLINE)
-                async with asyncio.timeout(DEADLINE):
-                    while not samples_of(sources, families.POLL_ERRORS)["models-data-source",]:
-                        await asyncio.sleep(0.001)
+                await until(
+                    lambda: samples_of(sources, families.POLL_ERRORS)["models-data-source",]
+                )
                 assert not told.of(ScrapeFailed, "a")
     (failed,) = [entry for entry in logs if entry["event"] == "source.failed"]
     assert (failed["source"], failed["error"]) == ("models-data-source", "HTTP status 404")

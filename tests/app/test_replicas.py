@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import math
 import time
 from math import inf
@@ -22,7 +21,7 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.line import MAX_SHARED, Line
-from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
+from tests.adapters.ext_proc_peer import answered
 from tests.app.replica_rig import DEADLINE, HERE, SECRET, Started, started, two
 from tests.processes import forked_picker, said
 from tests.strategies import request, text
@@ -132,6 +131,14 @@ async def test_workers_hear_each_other_by_sockets(tmp_path):
             assert each.dropped() == 0
 
 
+async def test_workers_of_one_pod_are_alone_without_other_pods(tmp_path):
+    with capture_logs() as logs:
+        async with worker(tmp_path, 0, free_port()) as one, worker(tmp_path, 1):
+            await one.hears()
+            one.now += 6
+            await until(lambda: any(each["event"] == "replicas.alone" for each in logs))
+
+
 async def test_a_worker_that_a_name_lists_is_heard_once(tmp_path):
     async with (
         started() as elsewhere,
@@ -196,19 +203,6 @@ async def test_two_pickers_decide_as_one(tmp_path):
         chosen = [await answered(channels[0], number) for number in range(8)]
         await shows(session, pages[1], "warmpick_replica_facts_applied_total", 16)
         assert [await answered(channels[1], number) for number in range(8)] == chosen
-
-
-async def answered(channel, number):
-    """Ask where a prompt goes, and have it answered; return where it went."""
-    asked = {"model": "m", "prompt": text(1000, seed=f"prompt {number}"), "stream": False}
-    peer = Peer(channel)
-    reply = await peer.ask(head(path="/v1/completions"), body(json.dumps(asked).encode()))
-    where = destination(reply, "request_headers")
-    usage = {"usage": {"prompt_tokens": 1000, "completion_tokens": 5}}
-    await peer.send(response_head(), response_body(json.dumps(usage).encode()))
-    await peer.call.done_writing()
-    await peer.rest()
-    return where
 
 
 async def shows(session, page, name, least):

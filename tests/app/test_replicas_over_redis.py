@@ -24,6 +24,7 @@ from epp.model.request import RequestId
 from epp.model.request_events import Admitted, ResponseNamed
 from epp.protocol.replicas.chains import read_words
 from epp.protocol.replicas.facts import VERSION, ContentsReply, LeavingFact
+from tests.adapters.ext_proc_peer import answered
 from tests.app.replica_rig import (
     DEADLINE,
     HERE,
@@ -34,7 +35,7 @@ from tests.app.replica_rig import (
     settled,
     started,
 )
-from tests.app.test_replicas import PROMPT, answered, check_each_knows_what_the_other_sees, shows
+from tests.app.test_replicas import PROMPT, check_each_knows_what_the_other_sees, shows
 from tests.processes import forked_picker, said
 from tests.protocol.replicas.pair import held
 from tests.redis_process import redis_process
@@ -295,6 +296,9 @@ async def test_workers_hear_each_other_by_sockets_and_others_by_the_server(serve
         everyone = (one, two, elsewhere)
         for each in everyone:
             await each.hears(2)
+            await until(lambda each=each: each.replicas.streams.known == 2)
+            each.replicas._heartbeat()
+            assert each.replicas.known == each.replicas.reached == 2
         await reach(one, two, number=2)
         one.send("pod-1", "a", PROMPT)
         for each in (two, elsewhere):
@@ -454,6 +458,14 @@ async def test_replicas_that_stop_at_once_leave_what_they_know(server):
     async with replica(server) as fresh:
         await until(lambda: fresh.replicas.warm)
         assert held(fresh) == held(every[0])
+
+
+async def test_what_is_being_written_as_the_last_begins_is_whole_and_so_is_that(server):
+    async with replica(server) as one:
+        await settled(one)
+        keeper = one.replicas._keeper
+        await asyncio.gather(keeper.keep(), keeper.keep_last())
+        assert len(await keeper.kept()) == 1 + len(one.fleet.pods.values())
 
 
 async def kept_hashes(rig):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from epp.app.observers import Observers
+from epp.app.observing import shadow
 from epp.app.observing.shadow import Shadow
 from epp.config.file import POLICIES, load
 from epp.model.request import RequestId, Usage
@@ -20,6 +21,7 @@ from tests.model.invariants import check_invariants
 from tests.model.rig import Rig
 from tests.policy.routing import routed
 from tests.strategies import request, text
+from tests.tasks import running, until
 
 SESSIONS = """
 plugins:
@@ -158,23 +160,28 @@ def test_what_only_the_shadow_would_refuse_is_counted():
     assert pair.shadow.tally.refused == 1
 
 
-def test_a_line_says_what_a_minute_brought_and_nothing_without_traffic():
+async def test_a_line_says_what_a_minute_brought_and_nothing_without_traffic(monkeypatch):
+    monkeypatch.setattr(shadow, "_REPORT_SECONDS", 0.001)
     pair = Pair("round-robin", shadow="round-robin")
     with capture_logs() as logs:
-        pair.shadow.report(pair.shadow.tally)
-        pair.route("r1", text(100))
-        pair.shadow.report(pair.shadow.tally)
-    (line,) = logs
-    assert line == {
-        "event": "shadow",
-        "log_level": "info",
+        async with running(pair.shadow.run()):
+            for number in (1, 2):
+                pair.route(f"r{number}", text(100))
+                await until(lambda number=number: len(logs) == number)
+        tally, line = pair.shadow.tally, {"event": "shadow", "log_level": "info"}
+        tally.agreed, tally.differed, tally.refused, tally.failed = 1, 3, 2, 5
+        tally.live_ttft, tally.shadow_ttft = 3.0, 2.0
+        tally.live_cached, tally.shadow_cached = 100, 300
+        pair.shadow.report(tally)
+    assert [each["compared"] for each in logs[:2]] == [1, 1]
+    assert logs[2] == line | {
         "policy": "round-robin",
-        "compared": 1,
-        "agreed": 1.0,
-        "refused": 0,
-        "failed": 0,
-        "predicted_ttft_gain": 0.0,
-        "predicted_cached_tokens_gain": 0.0,
+        "compared": 4,
+        "agreed": 0.25,
+        "refused": 2,
+        "failed": 5,
+        "predicted_ttft_gain": 0.25,
+        "predicted_cached_tokens_gain": 50.0,
     }
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import time
 
 import aiohttp
 import grpc
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from structlog.testing import capture_logs
 
 from epp.adapters.tracing.exporting import SpanExport
 from epp.adapters.tracing.settings import TracingSettings
@@ -42,12 +44,13 @@ class Traced(Watched):
     def __init__(self, policy="least-ttft", ratio=1.0, *, parent_based=True, pods=3, **more):
         super().__init__(policy, pods)
         given = {
+            "service_name": "epp",
             "sampling": TraceSampling(ratio, parent_based),
             "delay": 0.01,
             "pool": "chat",
             **more,
         }
-        settings = TracingSettings(service_name="epp", **given)
+        settings = TracingSettings(**given)
         scheduling = self.settings.scheduling
         types = {name: kind for kind, name in scheduling.plugin_names.values()}
         self.export = SpanExport(settings, self.clock, measures(scheduling.profiles), types)
@@ -107,6 +110,14 @@ def test_a_request_has_llm_d_routers_spans_over_either_protocol(collector):
         assert spans[child].parent_span_id == spans[parent].span_id, child
 
 
+def test_the_environment_names_the_service(grpc_collector, monkeypatch):
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine")
+    traced = Traced(service_name="")
+    traced.serve()
+    exported(traced, grpc_collector, 5)
+    assert grpc_collector.resource()["service.name"] == "mine"
+
+
 @pytest.fixture
 def told(grpc_collector):
     """The record and the spans of a request whose prompt is cached in part."""
@@ -138,6 +149,8 @@ def test_the_first_span_tells_how_a_request_went(told):
     root = spans["gateway.request"]
     assert root.end_time_unix_nano - root.start_time_unix_nano == pytest.approx(3e8, rel=1e-3)
     assert [each.name for each in root.events] == ["first_byte"]
+    assert not root.parent_span_id
+    assert 0 <= time.time() - root.end_time_unix_nano / 1e9 < 60  # it is the last of its times
 
 
 def test_the_address_is_that_of_the_endpoint_that_served(grpc_collector):
@@ -261,8 +274,11 @@ def test_state_of_a_trace_that_is_not_gone_on_with_is_not_sent_on():
 
 def test_the_share_of_traces_is_that_which_was_asked_for():
     watched = Traced(ratio=0.25)
-    sampled = sum(watched.ask("x")[0].record.span is not None for _ in range(400))
-    assert 60 < sampled < 140
+    spans = [watched.ask("x")[0].record.span for _ in range(400)]
+    sampled = [each for each in spans if each is not None]
+    assert 60 < len(sampled) < 140
+    assert len({each.trace_id for each in sampled}) == len(sampled)
+    assert len({each.span_id for each in sampled}) == len(sampled)
 
 
 def test_a_request_that_nobody_can_serve_has_a_span_with_the_reason(grpc_collector):
@@ -318,7 +334,9 @@ def test_an_exporter_that_cannot_be_made_loses_spans(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none at all")
     traced = Traced()
-    lost(traced)
+    with capture_logs() as logs:
+        lost(traced)
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["tracing.failed"]
     assert traced.export._weight_taken == traced.export._weight_put  # there is room for others
 
 
@@ -348,6 +366,7 @@ def test_what_does_not_fit_the_queue_is_dropped(grpc_collector):
     assert traced.outcomes()["dropped"] == 2
     exported(traced, grpc_collector, 15)
     assert traced.outcomes() == {"exported": 3, "failed": 0, "dropped": 2}
+    assert traced.export._weight_taken == traced.export._weight_put
 
 
 def test_long_decisions_fill_the_queue_sooner():

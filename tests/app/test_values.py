@@ -345,5 +345,5 @@ def test_no_value_keeps_a_request_in_the_books(configuration, steps):
     assert len(picker.ended) == requests
     assert not picker.faults.counts
     for each in picker.fleet.pods.values():
-        assert each.ledger.requests == each.ledger.prefilling(picker.now) == 0
+        assert each.ledger.requests == each.ledger.count_prefilling(picker.now) == 0
         assert each.scheduler.cache.free == each.scheduler.cache.capacity

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -132,6 +133,9 @@ async def test_a_worker_that_says_nothing_is_passed_nothing(tmp_path, peers):
             peers.enter_context(deal(made))
             silent._last_state_at -= 3600
         assert other.open == 4
+        silent._last_state_at = time.monotonic() - 5
+        assert not silent.responsive
+        await until(lambda: silent.responsive)  # it says its state again and again
 
 
 async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path):
@@ -212,12 +216,15 @@ async def test_one_that_has_just_ended_can_be_stopped(tmp_path, how):
     assert "worker.not_started" not in [each["event"] for each in logs]
 
 
-async def test_if_none_can_start_the_status_is_said(tmp_path):
-    async with supervised(tmp_path, 0, 1) as (_, task):
+@pytest.mark.parametrize("broken", [(0, 1), (1,)])
+async def test_if_none_can_start_the_status_is_said(tmp_path, broken):
+    (tmp_path / "stuck-0").touch()  # it hangs unless it is broken
+    async with supervised(tmp_path, *broken) as (made, task):
         with pytest.raises(ExceptionGroup) as raised:
             await asyncio.wait_for(asyncio.shield(task), DEADLINE)
         found = raised.value.exceptions
         assert {each.status for each in found if isinstance(each, WorkerEnded)} == {3}
+        assert not any(each.running for each in made.workers)
 
 
 async def test_one_that_cannot_start_keeps_the_others_from_nothing(tmp_path):

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
+import tempfile
+from pathlib import Path
 
 import aiohttp
 import grpc
@@ -15,11 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.gateway.processes import free_port
-from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
+from tests.adapters.ext_proc_peer import answered
 from tests.native.built import needs_native
 from tests.processes import HERE as LISTEN
 from tests.processes import picker, said
-from tests.strategies import text
 
 pytestmark = needs_native
 
@@ -34,18 +34,6 @@ def folder(tmp_path):
     (tmp_path / "endpoints.yaml").write_text("endpoints:\n" + "".join(lines))
     (tmp_path / "secret").write_text("a secret of sixteen bytes and more")
     return tmp_path
-
-
-async def answered(channel, number):
-    """Ask where a prompt goes, and have it answered; return where it went."""
-    asked = {"model": "m", "prompt": text(1000, seed=f"prompt {number}"), "stream": False}
-    peer = Peer(channel)
-    reply = await peer.ask(head(path="/v1/completions"), body(json.dumps(asked).encode()))
-    usage = {"usage": {"prompt_tokens": 1000, "completion_tokens": 5}}
-    await peer.send(response_head(), response_body(json.dumps(usage).encode()))
-    await peer.call.done_writing()
-    await peer.rest()
-    return destination(reply, "request_headers")
 
 
 @contextlib.asynccontextmanager
@@ -237,10 +225,19 @@ async def started(folder, *flags, **environ):
     return process.returncode, said_last.decode()
 
 
-async def test_if_no_worker_can_start_the_process_ends(folder):
-    status, errors = await started(folder, "--endpoints-file=nowhere.yaml")
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("--endpoints-file=nowhere.yaml", "--endpoints-file nowhere.yaml: cannot be read: No such"),
+        ("--metrics-cert-dir=nowhere", "--metrics-cert-dir nowhere/tls.key: cannot be read: No"),
+    ],
+)
+async def test_if_it_cannot_start_the_process_ends_and_leaves_nothing(folder, flag, problem):
+    with tempfile.TemporaryDirectory() as place:  # its path is short enough for sockets
+        status, errors = await started(folder, *WORDS, flag, TMPDIR=place)
+        assert not list(Path(place).iterdir())
     assert status == 2
-    assert "epp: --endpoints-file nowhere.yaml: cannot be read: No such file" in errors
+    assert f"epp: {problem}" in errors
 
 
 async def test_a_place_for_sockets_whose_path_is_too_long_is_said(folder):

@@ -112,7 +112,7 @@ def test_every_value_is_used(alert):
     [(None, 1, "0.9"), (None, 3, "2.7"), ("500m", 1, "0.45"), (2, 4, "1.8"), ("4", 1, "0.9")],
 )
 def test_a_picker_is_saturated_by_what_its_limit_leaves_it(cpu, workers, cores):
-    limits = {} if cpu is None else {"limits": {"cpu": cpu}}
+    limits = None if cpu is None else {"limits": {"cpu": cpu}}
     rule = rules(v.epp(resources=limits, workers=workers))["WarmpickPickerSaturated"]
     assert rule["expr"].endswith(f"> {cores}")
 
@@ -145,6 +145,12 @@ def test_one_that_is_off_is_left_out_and_a_group_without_any_too():
     serving = [rule["alert"] for rule in spec()["groups"][0]["rules"]]
     none = with_rules(**{alert: {"enabled": False} for alert in serving})
     assert [group["name"] for group in spec(none)["groups"]] == ["warmpick.cache"]
+
+
+def test_a_rule_that_is_null_is_refused():
+    values = v.merged(v.POOL, v.ALERTS, with_rules(WarmpickFaults=None))
+    things, reason = refused_or_rendered("warmpick", values)
+    assert (things, "rules.WarmpickFaults is null: write {enabled: false}" in reason) == ([], True)
 
 
 def test_they_look_at_this_release_alone_unless_told_otherwise():

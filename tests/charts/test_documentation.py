@@ -120,3 +120,11 @@ def test_a_pool_of_ones_own_names_the_service_that_the_charts_pool_names(preferr
     ]
     text = notes("warmpick", v.merged(values, {"inferencePool": {"create": False}}))
     assert f"endpointPickerRef: {{name: {service}, port: " in text
+
+
+def test_a_pool_of_ones_own_has_the_fields_of_its_version():
+    older = v.merged(v.POOL, v.OLD_POOL)
+    wanted = only(objects("warmpick", older), "InferencePool")["spec"]["extensionRef"]
+    text = notes("warmpick", v.merged(older, {"inferencePool": {"create": False}}))
+    (line,) = (each for each in text.splitlines() if each.startswith("     spec: "))
+    assert yaml.safe_load(line)["spec"]["extensionRef"].items() <= wanted.items()

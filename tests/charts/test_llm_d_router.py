@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from epp.cli.main import main
 from epp.config.file import POLICIES, load
 from tests.charts import router_values as r
+from tests.charts import values as v
 from tests.charts.helm import ROOT, lint, notes, objects, only, refused_or_rendered
 from tests.charts.picker import arguments, container, containers
 from tests.charts.schemas import complaints
@@ -74,6 +75,13 @@ def without_effect(values):
     said = notes(CHART, values).partition("Values without effect here:")[2]
     heads = [line[2:].partition(": ")[0] for line in said.splitlines() if line.startswith("- ")]
     return {key for head in heads for key in head.split(", ")}
+
+
+@pytest.mark.parametrize("base", [v.POOL, r.POOL])
+def test_backends_that_only_gke_prefers_are_named_elsewhere(base):
+    preferred = {"name": "istio", "gke": {"preferredBackends": {"enabled": True}}}
+    values = both(base, {"provider": preferred})
+    assert "provider.gke.preferredBackends" in without_effect(values)
 
 
 @EVERY

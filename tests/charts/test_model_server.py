@@ -278,6 +278,8 @@ def test_a_new_pod_can_take_the_place_of_an_old_one(values, strategy):
 def test_notes_tell_the_next_step(name):
     said = notes(CHART, CASES[name])
     assert "helm install rel-pool charts/warmpick" in said
+    # kubectl shows logs of its own kinds only, which a LeaderWorkerSet is not.
+    assert f" logs {'pod/rel-0' if name == 'nodes' else 'deployment/rel'}\n" in said
     assert "<no value>" not in said
     assert "\n\n\n" not in said
 
@@ -324,6 +326,11 @@ def test_notes_tell_the_next_step(name):
         ({"engine": {"args": ["--shutdown_timeout", "1"]}}, "has --shutdown-timeout, which"),
         ({"replicas": None}, "replicas is null: leave it out"),
         ({"kvEvents": {"port": None}}, "kvEvents.port is null: leave it out"),
+        ({"image": {"registry": None}}, "image.registry is null: leave it out"),
+        (
+            v.merged(EVENTS, {"networkPolicy": {"pickers": None}}),
+            "networkPolicy.pickers is null: leave it out",
+        ),
         ({"monitoring": {"interval": "1.5s"}}, "at '/monitoring/interval'"),
         ({"networkPolicy": {"pickers": []}}, "at '/networkPolicy/pickers': minItems"),
     ],
@@ -345,6 +352,11 @@ def test_labels_and_annotations_of_ones_own_are_there_once():
     )
     assert made["labels"] == {**stood["labels"], "llm-d.ai/engine-type": "mine"}
     assert made["annotations"] == {**stood["annotations"], "note": "b"}
+
+
+def test_a_pod_without_resources_has_its_gpus():
+    (container,) = containers(objects(CHART, v.merged(MODEL, {"resources": None})))
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
 
 
 def test_a_key_without_a_value_adds_no_labels_or_annotations():

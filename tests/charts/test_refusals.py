@@ -209,6 +209,13 @@ def test_values_of_llm_d_router_that_would_mislead_are_refused(base, values, wor
     [
         (v.epp(replicas=None), "inferenceExtension.replicas"),
         (v.epp(tracing=None), "inferenceExtension.tracing"),
+        (v.epp(image={"registry": None}), "inferenceExtension.image.registry"),
+        (v.epp(clusterDomain=None), "inferenceExtension.clusterDomain"),
+        (v.epp(workers=None), "inferenceExtension.workers"),
+        *(
+            (v.epp(sidecar={name: None}), f"inferenceExtension.sidecar.{name}")
+            for name in ("replicas", "terminationGracePeriodSeconds", "healthCheckHealthyThreshold")
+        ),
         (v.epp(terminationGracePeriodSeconds=None), "inferenceExtension.terminationGracePeriodSec"),
         (
             v.epp(monitoring={"prometheus": {"auth": {"enabled": None}}}),

@@ -6,6 +6,7 @@ from epp.adapters.replicas.redis_server import redis_server
 from epp.cli.observer_flags import _MIN_RECORDING
 from epp.cli.types import size
 from epp.config.parsers import PARSERS
+from tests.adapters.self_signed import self_signed
 from tests.charts import router_values as r
 from tests.charts import values as v
 from tests.charts.helm import objects, only, refused_or_rendered
@@ -48,12 +49,14 @@ def fits(kind, text):
 
 @pytest.mark.parametrize("url", [
     "redis://r", "redis://r:", "redis://u@r:6379/0", "redis://[::1]:6379/15", "redis://r:65535/",
-    "rediss://r?ssl_ca_certs=/x", "rediss://r:1/0?ssl_certfile=/a&ssl_keyfile=/b",
+    "rediss://r?ssl_ca_certs={pem}", "rediss://r:1/0?ssl_certfile={pem}&ssl_keyfile={pem}",
     "redis://r:0", "redis://r:65536", "redis://r/x", "redis://r/123456", "redis://r/0/1",
     "redis://r?ssl_ca_certs=/x", "redis://r/0?db=3", "rediss://r?db=3",
 ])  # fmt: skip
 def test_a_redis_server_is_one_that_the_picker_can_ask(url, tmp_path):
-    base = v.merged(v.POOL, v.EXCHANGE)
+    pem, base = tmp_path / "pem", v.merged(v.POOL, v.EXCHANGE)
+    pem.write_bytes(b"".join(self_signed("EC")))
+    url = url.format(pem=pem)
     taken, reason = starts(base, said("exchange.redis.url", url), tmp_path)
     assert taken == fits(redis_server, url)
     assert taken or f'exchange.redis.url is "{url}", but must be redis://' in reason

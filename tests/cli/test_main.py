@@ -307,7 +307,10 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     ("flags", "said"),
     [
         ([], "no endpoints: name an InferencePool with --pool-name"),
-        (["--config-text", "plugins: [{type: zzz}]"], "plugins[0].type: unknown plug-in"),
+        (["--config-text", "plugins: [{type: zzz}]"], "--config-text: plugins[0].type: unknown "),
+        (["--config-text", "{"], "--config-text: line 2, column 1: not valid YAML"),
+        (["--feature-gates", "zzz"], "--feature-gates: featureGates[0]: no feature gate is named"),
+        (["--model-server-metrics-path", "a b"], "--model-server-metrics-path: plugins[1].param"),
         (["--config-file", "/nowhere/c.yaml"], "--config-file: cannot read /nowhere/c.yaml"),
     ],
 )

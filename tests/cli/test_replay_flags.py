@@ -2,6 +2,7 @@
 
 import argparse
 
+import msgspec
 import pytest
 
 from epp.cli import replay_flags, replay_types, serve_flags
@@ -9,6 +10,7 @@ from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.main import main
 from epp.cli.types import up_to
 from epp.protocol.extproc.observation import AUTO
+from epp.replay.engines.presets import PRESETS
 from epp.replay.plan import FaultKind
 from epp.replay.policies import NAMED
 
@@ -142,6 +144,40 @@ def test_a_policy_file_that_is_no_configuration_is_named(tmp_path, capsys):
     path.write_text("plugins: [{type: queue-score}]")
     assert main(["replay", "chat", "--policy", str(path)]) == 2
     assert f"--policy {path}: plugins[0].type: unknown plug-in" in capsys.readouterr().err
+
+
+CALIBRATING = """\
+vllm:request_prefill_time_seconds_sum 2.0
+vllm:request_prefill_time_seconds_count 10
+vllm:prompt_tokens_total 50000
+vllm:generation_tokens_total 1000
+vllm:inter_token_latency_seconds_sum 20.0
+vllm:inter_token_latency_seconds_count 1000
+vllm:cache_config_info{block_size="64",num_gpu_blocks="501"} 1
+"""
+
+
+def test_a_page_tells_the_size_of_the_cache_and_no_other_limit(tmp_path):
+    page = tmp_path / "page"
+    page.write_text(CALIBRATING)
+    parser = GoArgumentParser()
+    replay_flags.add_replay(parser)
+    arguments = parser.parse_args(["chat", "--engine", "cpu-tiny", "--calibrate", str(page)])
+    ((pod, *_),) = (plan.pods for plan in replay_flags.replay_options(arguments, []).fleets)
+    preset = PRESETS["cpu-tiny"].limits
+    assert pod.limits == msgspec.structs.replace(preset, block_size=64, num_gpu_blocks=501)
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [("20s", 20.0), ("0s", None), ("", None)])
+def test_a_configuration_says_how_often_pods_are_scraped(interval, seconds, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    source = f"{{type: metrics-data-source, parameters: {{interval: '{interval}'}}}}"
+    policy.write_text(f"plugins: [{source}, {{type: random-picker}}]")
+    parser = GoArgumentParser()
+    replay_flags.add_replay(parser)
+    arguments = parser.parse_args(["chat", "--policy", str(policy)])
+    (found,) = replay_flags.replay_options(arguments, []).policies
+    assert found.scrape_seconds == seconds
 
 
 def test_responses_are_observed_as_serve_does():

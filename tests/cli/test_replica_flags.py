@@ -89,6 +89,16 @@ def test_the_server_of_the_file_counts_unless_a_flag_names_others():
             SECRET,
             "--replicas-password-file: cannot read /nowhere/x",
         ),
+        (
+            ["--replicas=rediss://a?ssl_ca_certs=/nowhere/x"],
+            SECRET,
+            "--replicas /nowhere/x: cannot be read",
+        ),
+        (
+            [f"--replicas=rediss://a?ssl_certfile={__file__}"],
+            SECRET,
+            f"--replicas {__file__}: cannot be shown with the key {__file__}: PEM lib",
+        ),
         (["--replicas=a", "--replicas-password-file=x"], SECRET, "it requires --replicas redis://"),
         (["--replicas=a"], b"", "--hash-secret-file: replicas share a secret of at least 16"),
         (["--replicas=a"], b"short", "--hash-secret-file"),

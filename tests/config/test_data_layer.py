@@ -46,7 +46,7 @@ def test_by_default_metrics_pages_are_read():
     pages = only()
     assert (pages.name, pages.source.content) == ("metrics-data-source", "metrics")
     source = pages.source
-    assert (source.scheme, source.path, source.place) == ("http", "/metrics", (None, False))
+    assert (source.scheme, source.path, source.port_and_node) == ("http", "/metrics", (None, False))
     assert (source.every, source.insecure_skip_verify) == (None, True)
     assert (pages.load, pages.vital, pages.attributes, pages.models) == (True, True, False, False)
     assert list(pages.engines.engines) == list(ENGINES)
@@ -63,7 +63,7 @@ def test_everything_about_the_page_is_as_written():
     )
     source = pages.source
     assert (source.scheme, source.url_path) == ("https", "/prometheus/metrics")
-    assert source.place == (7080, False)
+    assert source.port_and_node == (7080, False)
     assert (source.every, source.insecure_skip_verify) == (0.25, False)
     assert source.certificates == ("/ca", "/crt", "/key")
 
@@ -151,7 +151,7 @@ def test_the_exporter_of_gpus():
         sources={"gpus": ["dcgm-extractor"]},
     )
     gpus = settings.data_layer.pages[1]
-    assert gpus.source.place == (9400, True)
+    assert gpus.source.port_and_node == (9400, True)
     assert [each.key for each in gpus.numbers] == ["GPUUtilization/dcgm-extractor"]
     pages = only(
         plugin("metrics-data-source"),
@@ -414,7 +414,7 @@ def test_what_is_named_as_it_was_keeps_what_the_built_in_engine_knows():
           customMetrics: [{attributeKey: Swapped, metricSpec: "vllm:swapped{kind=cpu}"}]}"""
     ).engines["vllm"]
     for field in ("waiting", "running", "kv_usage", "adapters", "block_size", "num_blocks"):
-        assert getattr(vllm, field) is getattr(VLLM, field), field
+        assert repr(getattr(vllm, field)) == repr(getattr(VLLM, field)), field
     assert (vllm.longest, vllm.whole_server, vllm.signs) == (VLLM.longest, True, VLLM.signs)
     ((key, metric),) = vllm.attributes
     assert (key, str(metric)) == ("Swapped/core-metrics-extractor", "vllm:swapped{kind=cpu}")

@@ -130,6 +130,17 @@ def test_scorers_that_would_have_no_effect_are_refused(picker, profile, place):
     assert ("`least-ttft-scorer`" in str(raised.value)) is (picker == "least-ttft-picker")
 
 
+def test_the_profile_whose_scorers_have_no_effect_is_named():
+    with pytest.raises(ConfigError, match="would have no effect") as raised:
+        load("""
+plugins: [{type: queue-scorer}, {type: least-request-picker}, {type: disagg-profile-handler}]
+schedulingProfiles:
+- {name: decode, plugins: [{pluginRef: least-request-picker}]}
+- {name: prefill, plugins: [{pluginRef: queue-scorer}]}
+""")
+    assert raised.value.place == "schedulingProfiles[1].plugins"
+
+
 def test_llm_d_routers_files_may_have_scorers_beside_a_random_picker():
     settings = load("plugins: [{type: queue-scorer}, {type: random-picker}]")
     (warning,) = settings.warnings

@@ -282,7 +282,15 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
         ("token-producer", "{vllm: {timout: 5s}}", "timout"),
         ("token-producer", "{vllm: {timeout: 5}}", "text is expected, not a whole number"),
         ("token-producer", "{vllm: {timeout: soon}}", "`soon` is not a duration"),
-        ("token-producer", "{vllm: {url: localhost}}", "is not a URL"),
+        *(
+            ("token-producer", f"{{vllm: {{url: '{url}'}}}}", "is not the URL of a server")
+            for url in (
+                *("localhost", "http:///v1", "http://:8000", "http://render:80000", "http://[::1"),
+                *("http://a:b", "http://a:0", "http://a/?x=1", "http://a#b", "grpc://a:1"),
+                "http://render..svc:8000",
+            )
+        ),
+        ("token-producer", "{vllm: {url: 'http://u:secret@a:b'}}", "`http://...@a:b` is not the"),
         (
             "token-producer",
             "{vllm: {url: 'http://a', http: 'http://b'}}",
@@ -327,10 +335,13 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
             "tokenizersPoolConfig",
         ),
         ("precise-prefix-cache-producer", "{kvEventsConfig: {engineType: trt}}", "trt"),
-        (
-            "precise-prefix-cache-producer",
-            "{kvEventsConfig: {zmqEndpoint: x}}",
-            "not a ZMQ address",
+        *(
+            (
+                "precise-prefix-cache-producer",
+                f"{{kvEventsConfig: {{zmqEndpoint: '{address}'}}}}",
+                "not a ZMQ address",
+            )
+            for address in ("x", "tcp://0.0.0.0", "tcp://0.0.0.0:65536")
         ),
         (
             "precise-prefix-cache-producer",

@@ -1,6 +1,5 @@
 """The plug-ins of docs/write-a-plugin.md, packaged as the page says, are found and decide."""
 
-import asyncio
 import importlib
 import tomllib
 from pathlib import Path
@@ -17,6 +16,7 @@ from epp.model.endpoint import Endpoint, Load
 from epp.model.request import InferenceRequest, RequestId
 from tests.docs.pages import blocks
 from tests.plugin_packages import install
+from tests.tasks import until
 
 PAGE = "docs/write-a-plugin.md"
 COMPLETIONS = "/v1/completions"
@@ -112,9 +112,7 @@ async def test_the_one_that_asks_a_service_scores_by_what_it_said(tmp_path, monk
     ]
     async with open_picker(servers, config_text=CARBON % page.as_uri()) as picker:
         feed = importlib.import_module("carbon_scorer").feed(page.as_uri(), 86400)
-        async with asyncio.timeout(10):
-            while not feed.grams:
-                await asyncio.sleep(0.01)
+        await until(lambda: feed.grams)
         async with picker.pick(ASKED, path=COMPLETIONS) as pick:
             (profile,) = pick.explain().profiles
             assert pick.endpoint.name == "b"

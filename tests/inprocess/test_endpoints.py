@@ -59,6 +59,13 @@ async def test_a_server_that_is_left_out_keeps_its_url_while_requests_run():
             assert later.url == "http://127.0.0.1:8443/v1/completions"
 
 
+async def test_a_server_of_a_file_has_the_scheme_that_its_pages_are_read_with(tmp_path):
+    path = tmp_path / "endpoints.json"
+    path.write_text(json.dumps({"endpoints": [mapping(8443)]}))
+    async with open_picker(path) as picker, picker.pick(IDS, path=COMPLETIONS) as pick:
+        assert pick.url == "https://127.0.0.1:8443/v1/completions"
+
+
 def url(port):
     return f"https://localhost:{port}"
 

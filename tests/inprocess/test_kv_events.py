@@ -10,8 +10,9 @@ from aiohttp import web
 from epp.adapters.kvevents.publishers import PORT_LABEL, REPLAY_PORT_LABEL
 from epp.inprocess import open_picker
 from tests.adapters.tokens.folders import byte_level, write
-from tests.adapters.zmq_publisher import DEADLINE, ZmqPublisher
+from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.kvpublisher import stored
+from tests.tasks import until
 
 PAGE = b"""vllm:num_requests_running 0.0
 vllm:num_requests_waiting 0.0
@@ -80,9 +81,7 @@ async def test_blocks_stored_before_the_first_pages_are_found_by_each_name(tmp_p
         server = {"name": "pod-0", "address": "127.0.0.1", "port": port, "labels": labels}
         async with open_picker(server, config_text=config) as picker:
             shown.set()
-            async with asyncio.timeout(DEADLINE):
-                while HELD not in picker.metrics():
-                    await asyncio.sleep(0.01)
+            await until(lambda: HELD in picker.metrics())
             body = {"model": model, "prompt": TOKENS, "max_tokens": 1}
             async with picker.pick(body, path="/v1/completions") as pick:
                 assert pick.decision.predicted_cached_tokens == 192

@@ -7,7 +7,7 @@ from math import isclose
 from cachetools import Cache
 
 from epp.model.caches import radix_tree
-from epp.model.caches.contract import own
+from epp.model.caches.contract import lease_of
 from epp.model.caches.offload import TieredLease
 from epp.model.caches.sglang import RadixLease
 from epp.model.caches.whole_prompt import Entry
@@ -109,7 +109,9 @@ def _block_pool(pool, held):
 
 
 def _radix_cache(cache, held):
-    running = [each for each in (own(RadixLease, lease) for lease in held) if each.node is not None]
+    running = [
+        each for each in (lease_of(RadixLease, lease) for lease in held) if each.node is not None
+    ]
     _radix_tree(cache._tree)
     check(
         running=cache._running == len(running),
@@ -144,7 +146,7 @@ def _radix_tree(tree):
 
 
 def _whole_prompts(cache, held):
-    running = [entry for entry in (own(Entry, lease) for lease in held) if not entry.finished]
+    running = [entry for entry in (lease_of(Entry, lease) for lease in held) if not entry.finished]
     # The base class's access, which does not make an entry recently used.
     finished = [Cache.__getitem__(cache._entries, number) for number in cache._entries]
     pairs = {(block, each.number) for each in (*running, *finished) for block in each.hashes}
@@ -173,7 +175,7 @@ def _two_tiers(cache, held):
     cache._follow_first()
     _second_tier(cache.offload_tier)
     for lease in held:
-        check(loaded_is_cached=len(own(TieredLease, lease).loaded) <= lease.cached)
+        check(loaded_is_cached=len(lease_of(TieredLease, lease).loaded) <= lease.cached)
 
 
 def _second_tier(tier):

@@ -57,19 +57,19 @@ def test_another_engine_under_the_name_starts_without_attributes_and_models():
     listed(rig, "pod-0", "llama")
     rig.add("pod-0", "10.0.0.9")
     assert rig.pod("pod-0").load.attributes == {}
-    assert rig.fleet.serves("llama") is None
+    assert rig.fleet.pods.serves("llama") is None
 
 
 def test_a_model_is_known_not_to_be_served_once_all_have_said_so():
     rig = Rig(2)
-    assert rig.fleet.serves("llama") is None
+    assert rig.fleet.pods.serves("llama") is None
     listed(rig, "pod-0", "llama", "adapter")
-    assert rig.fleet.serves("llama") is True
-    assert rig.fleet.serves("qwen") is None
+    assert rig.fleet.pods.serves("llama") is True
+    assert rig.fleet.pods.serves("qwen") is None
     listed(rig, "pod-1", "llama")
-    assert (rig.fleet.serves("adapter"), rig.fleet.serves("qwen")) == (True, False)
+    assert (rig.fleet.pods.serves("adapter"), rig.fleet.pods.serves("qwen")) == (True, False)
     rig.add("pod-2", "10.0.0.3")
-    assert rig.fleet.serves("qwen") is None
+    assert rig.fleet.pods.serves("qwen") is None
 
 
 def test_models_are_those_of_the_last_list_and_go_with_their_endpoints():
@@ -77,20 +77,20 @@ def test_models_are_those_of_the_last_list_and_go_with_their_endpoints():
     listed(rig, "pod-0", "llama", "adapter")
     listed(rig, "pod-1", "llama")
     listed(rig, "pod-0", "llama")
-    assert rig.fleet.serves("adapter") is False
+    assert rig.fleet.pods.serves("adapter") is False
     rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
-    assert rig.fleet.serves("llama") is True
+    assert rig.fleet.pods.serves("llama") is True
     listed(rig, "pod-1")
-    assert rig.fleet.serves("llama") is False
+    assert rig.fleet.pods.serves("llama") is False
     rig.apply(EndpointRemoved(EndpointId("default/pod-1")))
-    assert rig.fleet.serves("llama") is None
+    assert rig.fleet.pods.serves("llama") is None
 
 
 def test_lists_of_unknown_endpoints_change_nothing():
     rig = Rig(1)
     listed(rig, "pod-7", "llama")
     attributes(rig, "pod-7", gpu=0.5)
-    assert rig.fleet.serves("llama") is None
+    assert rig.fleet.pods.serves("llama") is None
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_engines_that_may_serve_others_leave_an_unlisted_model_open():
     rig = Rig(2)
     listed(rig, "pod-0", "a")
     rig.apply(ModelsListed(EndpointId("default/pod-1"), frozenset("a"), serves_others=True))
-    assert [rig.fleet.serves(model) for model in ("a", "b")] == [True, None]
+    assert [rig.fleet.pods.serves(model) for model in ("a", "b")] == [True, None]
     listed(rig, "pod-1", "a")
-    assert rig.fleet.serves("b") is False
+    assert rig.fleet.pods.serves("b") is False
 
 
 def names_one(rig, name, *models, **aliases):

@@ -92,7 +92,7 @@ def test_the_first_token_releases_where_the_prompt_was_computed(sign):
     assert queued(rig) == [0, 0, 0]
     assert requests(rig) == [0, 1, 0]
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
-    assert rig.pod("pod-1").ledger.prefilling(rig.now) == 0
+    assert rig.pod("pod-1").ledger.count_prefilling(rig.now) == 0
     rig.apply(Finished(R1))
     assert requests(rig) == [0, 0, 0]
 
@@ -195,7 +195,7 @@ def test_the_speed_of_prefill_is_learned_where_it_ran():
     rig.now += 3.0
     rig.apply(FirstToken(R1))
     assert learned.prefill.seconds(1000, 0) > SECONDS
-    assert rig.pod("pod-1").prefill.seconds(1000, 0) == SECONDS
+    assert rig.pod("pod-1").speed.prefill.seconds(1000, 0) == SECONDS
 
 
 def test_a_first_token_that_waits_where_it_is_answered_says_nothing_of_prefill():
@@ -203,7 +203,7 @@ def test_a_first_token_that_waits_where_it_is_answered_says_nothing_of_prefill()
     rig.report("pod-1", waiting=2)
     rig.now += 3.0
     rig.apply(FirstToken(R1))
-    assert rig.pod("pod-0").prefill.seconds(1000, 0) == SECONDS
+    assert rig.pod("pod-0").speed.prefill.seconds(1000, 0) == SECONDS
     assert queued(rig)[0] == 0
     assert requests(rig)[:2] == [0, 1]
 

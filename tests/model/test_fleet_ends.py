@@ -59,7 +59,7 @@ def assert_empty(rig):
     assert rig.fleet.in_flight == {}
     for pod in rig.fleet.pods.values():
         assert scheduled(pod.scheduler) == 0
-        assert pod.ledger.requests == pod.ledger.prefilling(rig.now) == 0
+        assert pod.ledger.requests == pod.ledger.count_prefilling(rig.now) == 0
         assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
 
 

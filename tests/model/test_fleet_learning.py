@@ -205,7 +205,7 @@ def test_what_waits_at_an_endpoint_by_its_report_holds_prompts_up(waiting, learn
         if waiting is not None:  # of a picker that was here before, as far as this one knows
             rig.report("pod-0", waiting=waiting, running=8, at=rig.now)
         slow(rig, "pod-0", f"r{number}", 500 + 50 * number, 3.0)
-    unchanged = rig.pod("pod-0").prefill.seconds(1000, 0) == PrefillModel().seconds(1000, 0)
+    unchanged = rig.pod("pod-0").speed.prefill.seconds(1000, 0) == PrefillModel().seconds(1000, 0)
     assert learned is not unchanged
 
 

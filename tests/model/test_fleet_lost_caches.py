@@ -56,7 +56,7 @@ def test_a_prompt_that_misses_the_cache_makes_no_endpoint_look_slow(rig):
 def test_nor_do_many_of_them(rig):
     lose(rig, 40)
     assert rig.pod("pod-0").pace.prefill_slowness.value == pytest.approx(1.0, abs=0.02)
-    assert rig.pod("pod-0").prefill.seconds(1100, 0) == pytest.approx(WHOLE, rel=0.02)
+    assert rig.pod("pod-0").speed.prefill.seconds(1100, 0) == pytest.approx(WHOLE, rel=0.02)
 
 
 def test_nor_does_one_look_fast_whose_predictions_come_true_again(rig):
@@ -71,7 +71,7 @@ def test_a_request_is_booked_as_it_was_priced(rig):
     (found, _) = rig.fleet.candidates(rig.quote("r1", **shared("r1")), rig.now)
     cached = found.cached_tokens
     assert cached < predicted(1000) // 2
-    whole = rig.pod("pod-0").prefill.seconds(found.prompt_tokens - cached, cached)
+    whole = rig.pod("pod-0").speed.prefill.seconds(found.prompt_tokens - cached, cached)
     assert found.class_prefill_seconds == pytest.approx(whole)
     rig.send("pod-0", "r1", **shared("r1"))
     assert rig.queued_seconds()["pod-0"] == pytest.approx(found.prefill_seconds)

@@ -192,7 +192,7 @@ class AnyOrder(RuleBasedStateMachine):
         check_invariants(self.fleet)
         assert self.fleet.in_flight == {}
         for pod in pods:
-            assert pod.ledger.requests == pod.ledger.prefilling(self.now) == 0
+            assert pod.ledger.requests == pod.ledger.count_prefilling(self.now) == 0
             assert not pod.scheduler.waiting
             assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
             assert pod.ledger.queued_seconds(self.now + 1e6) == 0

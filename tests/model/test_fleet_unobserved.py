@@ -51,6 +51,20 @@ def test_an_unobserved_request_ends_after_the_expected_length():
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
 
 
+def test_all_answers_of_an_unobserved_request_go_on_side_by_side():
+    """Four answers of about 100 tokens, of which a guess in between knows 64 or more."""
+    rig = Rig()
+    teach(rig, 100, 9.9)
+    leave(rig, "pod-0", "r1", n=4)
+    held = used(rig, "pod-0")
+    for _ in range(18):
+        rig.now += 0.5
+        rig.ask()
+    assert 4 * 64 <= used(rig, "pod-0") - held <= 4 * 96
+    rig.now += 1.0
+    assert (rig.ask()["pod-0"].requests, used(rig, "pod-0")) == (0, 0)
+
+
 def test_an_unobserved_request_starts_after_the_queued_prefill():
     rig = Rig()
     rig.send("pod-0", "r0", LONG)

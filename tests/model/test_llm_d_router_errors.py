@@ -72,7 +72,7 @@ def test_blocks_behind_a_hole_count_for_nothing(rig):
     pod = rig.pod("pod-0")
     second = rig.quote("probe", ids(0, 800)).chains[0].hashes[1]
     pod.scheduler.cache.discard([second])
-    pod.scheduler.schedule(pod.prefill.longest, rig.now)
+    pod.scheduler.schedule(pod.speed.prefill.longest, rig.now)
     assert rig.cached(ids(0, 800))["pod-0"] == BLOCK
 
 

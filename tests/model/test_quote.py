@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.endpoint import CurrentLoad, EndpointId
+from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import Api, Prompt, RequestId, Usage
 from epp.model.request_events import Admitted, Finished, FirstToken, Unobserved
@@ -14,7 +14,7 @@ from epp.values import replaced
 from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig
 from tests.reachable import longest_text, reachable
-from tests.strategies import text
+from tests.strategies import SteadyLoad, text
 
 POD = EndpointId("default/pod-0")
 
@@ -91,7 +91,7 @@ def priced(rig, quote):
     """Return the candidates with the load of the moment, without the chains of each quote."""
     return [
         replaced(
-            each, chains=(), current=CurrentLoad(each.waiting, each.running, each.kv_usage), now=0.0
+            each, chains=(), current=SteadyLoad(each.waiting, each.running, each.kv_usage), now=0.0
         )
         for each in rig.fleet.candidates(quote, rig.now)
     ]

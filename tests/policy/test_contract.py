@@ -13,10 +13,10 @@ from epp.config.catalogue import PLUGINS
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError, EndpointsFull
-from epp.model.endpoint import CurrentLoad, Endpoint, Load
+from epp.model.endpoint import Endpoint, Load
 from epp.policy.plugins import Filter, PickContext, Picker, SaturationDetector, Scorer
 from epp.values import replaced
-from tests.strategies import ADAPTERS, candidates, endpoint, request
+from tests.strategies import ADAPTERS, SteadyLoad, candidates, endpoint, request
 
 LEAST = {
     "by-label": {"label": "tier", "validValues": ["gold"]},
@@ -101,7 +101,7 @@ extras = st.tuples(
     attributes,
     labels,
     st.integers(0, 2),
-    st.sampled_from([None, CurrentLoad(2.0, 3.0, 0.4)]),
+    st.sampled_from([None, SteadyLoad(2.0, 3.0, 0.4)]),
     st.integers(0, 10**7),
 )
 

@@ -55,7 +55,9 @@ class LatePages(Traffic):
     def believed(self):
         """Return what a prompt is believed to take at each, over what it takes."""
         return [
-            pod.prefill.seconds(self.tokens, 0) * pod.pace.prefill_slowness.value / PREFILL_SECONDS
+            pod.speed.prefill.seconds(self.tokens, 0)
+            * pod.pace.prefill_slowness.value
+            / PREFILL_SECONDS
             for pod in self.fleet.pods.values()
         ]
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from epp.config.catalogue import PLUGINS
-from epp.model.endpoint import CurrentLoad, Load
+from epp.model.endpoint import Load
 from epp.policy.attribute_sources import EndpointLoad
 from epp.policy.scorers.caches import PrefixCacheScorer
 from epp.policy.scorers.load import (
@@ -20,7 +20,7 @@ from epp.policy.scorers.load import (
 )
 from tests.model.rig import LONG, Rig
 from tests.policy.started import Told, started
-from tests.strategies import candidate, request
+from tests.strategies import SteadyLoad, candidate, request
 
 
 def scores(struct, candidates, **named):
@@ -37,7 +37,7 @@ def test_running_requests(running, expected):
 
 
 def test_load_is_that_of_the_moment():
-    now = CurrentLoad(waiting=9, running=9, kv_usage=0.9)
+    now = SteadyLoad(waiting=9, running=9, kv_usage=0.9)
     asked = [candidate(load=Load(), current=now), candidate(load=Load(waiting=3, running=3))]
     assert scores(QueueScorer(), asked) == [0, 1]
     assert scores(RunningRequestsScorer(), asked) == [0, 1]

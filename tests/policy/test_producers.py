@@ -268,8 +268,8 @@ def test_time_per_token_is_a_line_over_what_runs():
     assert model.seconds(100) == pytest.approx(model.seconds(1))
 
 
-@pytest.mark.parametrize("answers", [1, 4])
-def test_latencies_are_predicted_and_learned(answers):
+@pytest.mark.parametrize(("prompts", "n"), [(1, 1), (1, 4), (3, 2)])
+def test_latencies_are_predicted_and_learned(prompts, n):
     desk = Desk("{type: predicted-latency-producer, parameters: {sloBufferFactor: 0.5}}", pods=1)
     (producer,) = desk.plugins.commit_observers
     assert isinstance(producer, LatencyPredictionInfo)
@@ -287,10 +287,10 @@ def test_latencies_are_predicted_and_learned(answers):
     assert (found.dispatched, found.valid) == (3, True)
     for number in range(50):
         identity = f"r{number}"
-        desk.route(identity, text(10), n=answers)
+        desk.route(identity, *[text(10)] * prompts, n=n)
         desk.rig.apply(FirstToken(RequestId(identity)))
         desk.rig.now += 9.9
-        desk.rig.apply(Finished(RequestId(identity), Usage(10, answers * 100)))
+        desk.rig.apply(Finished(RequestId(identity), Usage(10, prompts * n * 100)))
     (found,) = producer.latencies(request(headers=headers), asked)
     assert found is not None
     assert found.tpot == pytest.approx(100, rel=0.05)

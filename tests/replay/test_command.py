@@ -155,9 +155,11 @@ def test_ranks_are_no_pods(capsys, tmp_path):
     assert (cell["pods"], cell["endpoints"]) == (2, 6)
 
 
-def test_a_warm_up_that_leaves_no_request_chooses_nothing(capsys):
-    out = printed(capsys, "--warm-up", "1h").out
-    assert out.endswith("\nNo policy can be chosen: no request came after the warm-up.\n")
+@pytest.mark.parametrize("argv", [("--warm-up", "1h"), ("--duration", "1ms")])
+def test_where_no_request_is_counted_nothing_is_chosen(argv, capsys, tmp_path):
+    out = printed(capsys, *argv, "--html", str(tmp_path / "report.html")).out
+    why = "no request came after the warm-up and within --duration"
+    assert out.endswith(f"\nNo policy can be chosen: {why}.\n")
 
 
 def test_faults_and_pickers_are_played(capsys):
@@ -207,6 +209,17 @@ def test_each_traffic_has_a_name_of_its_own(capsys, tmp_path):
     cells = json.loads(capsys.readouterr().out)["cells"]
     names = [*(each[-80:] for each in files[:2]), "u", *drawn]
     assert [cell["name"] for cell in cells] == [cell["workload"] for cell in cells] == names
+
+
+def test_a_name_has_no_parameters_of_a_file_and_that_of_the_current_folder_is_its_own(
+    capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    lengths(tmp_path / "t.csv", 5)
+    argv = ["replay", ".", f"t.csv:like={tmp_path}/t.csv", "--jobs", "1", "--policy", "random"]
+    assert main([*argv, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell["name"] for cell in cells] == [tmp_path.name, "t"]
 
 
 @pytest.mark.parametrize("argv", [["chat:sessions=6,rate=4"], ["--pods", "2,2"]])

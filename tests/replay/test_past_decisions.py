@@ -276,6 +276,16 @@ def test_who_prefilled_has_the_prompt(tmp_path):
     assert [each.profile for each in second.profiles] == ["prefill", "decode"]
 
 
+def test_an_endpoint_that_is_used_before_it_is_listed_has_the_role_that_is_then_listed(tmp_path):
+    roles = {"d/a": "decode", "d/b": "decode", "d/c": "prefill"}
+    listed = tuple(msgspec.structs.replace(each, role=roles[each.id]) for each in POOL.endpoints)
+    first, second = (RecordedPool(at=at, endpoints=listed[:many]) for at, many in ((0, 2), (1, 3)))
+    change = {"endpoint": "d/a", "prefill": "d/c"}
+    *_, view = views(written(tmp_path, lines(change, {}), (first, second)), APART)
+    found = [{row.endpoint: row.cached_tokens for row in each.candidates} for each in view.profiles]
+    assert found == [{"d/c": 64}, {"d/a": 64, "d/b": 0}]
+
+
 @pytest.mark.parametrize("limit", [-1, 0])
 def test_a_limit_that_no_answer_has_is_none(limit, tmp_path):
     change = {"max_tokens": limit, "prompt_tokens": 80, "generated_tokens": 9}
@@ -379,8 +389,8 @@ def test_without_a_number_it_lists_the_last(tmp_path, capsys):
         (["9", "--recording=PATH"], 1, "9: not among the recorded requests"),
         (["--recording=PATH", "--follow"], 2, "--follow: it requires a running picker"),
         (["--recording=PATH", "--policy=leest"], 2, "`leest` is not a policy"),
-        (["--recording=/nowhere"], 2, "/nowhere"),
-        ([f"--recording={__file__}"], 2, "the file is not a recording"),
+        (["--recording=/nowhere"], 2, "epp: --recording: cannot read /nowhere: "),
+        ([f"--recording={__file__}"], 2, f"epp: --recording {__file__}:1: the file is not a rec"),
         (["--policy=linear"], 2, "--policy: it requires --recording"),
     ],
 )

@@ -66,12 +66,16 @@ def test_one_that_is_no_longer_listed_goes_when_it_is_silent_and_after_a_while()
     assert world.resolve().addresses == ("10.0.0.1", "10.0.0.2")
 
 
-def test_a_name_of_one_address_has_moved_where_it_lists_another():
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(["10.0.0.1"], ["10.0.0.9"]), (["fd00::1", "10.0.0.1"], ["fd00::9", "10.0.0.9"])],
+)
+def test_a_name_of_one_host_has_moved_where_it_lists_another(before, after):
     world = World()
-    world.listed = ["10.0.0.1"]
+    world.listed = before
     world.resolve()
-    world.listed = ["10.0.0.9"]
-    assert world.resolve() == (("10.0.0.9",), "")
+    world.listed = after
+    assert world.resolve() == (tuple(after), "")
     assert world.asked == []
 
 

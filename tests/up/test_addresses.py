@@ -8,7 +8,7 @@ from epp.errors import ConfigError
 from epp.protocol.endpoints import parse_endpoints
 from epp.system.host_names import HostNames
 from epp.up.addresses import AddressBook
-from epp.up.proxy import SERVERS_FILE
+from epp.up.proxy import SERVERS_FILE, put
 from epp.up.servers import model_servers
 
 FILE = "endpoints: [{name: %s, address: 10.0.0.1, port: 8000}]"
@@ -113,13 +113,6 @@ async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     names.known["alias"] = ["10.0.0.1"]
     await book.refresh()
     assert said.count(ignored) == 2  # of another time
-
-
-def put(path, text):
-    """Replace a file at once: one that is written in place is only read when it is quiet."""
-    whole = path.with_suffix(".new")
-    whole.write_text(text)
-    whole.replace(path)
 
 
 async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp_path, said):

@@ -2,9 +2,10 @@
 {{- define "model-server.checks" -}}
 {{- $v := .Values -}}
 {{- range $path := list
-      "variant" "replicas" "port" "engine.threads" "gpu.count" "multiNode.size" "kvEvents.port"
-      "kvEvents.replayPort" "lora.maxLoras" "lora.maxRank" "huggingFaceToken.key" "modelCache.size"
-      "sharedMemory.size" "probes.port" "probes.startSeconds" "probes.livenessFailures"
+      "image.registry" "image.repository" "variant" "replicas" "port" "engine.threads" "gpu.count"
+      "multiNode.size" "networkPolicy.pickers" "kvEvents.port" "kvEvents.replayPort"
+      "lora.maxLoras" "lora.maxRank" "huggingFaceToken.key" "modelCache.size" "sharedMemory.size"
+      "probes.port" "probes.startSeconds" "probes.livenessFailures"
       "podDisruptionBudget.maxUnavailable" "monitoring.interval" -}}
 {{- $value := $v -}}
 {{- range splitList "." $path }}{{ $value = index $value . }}{{ end -}}

@@ -141,7 +141,7 @@ spec:
 
 {{- /* Resources as given, and the GPUs. */ -}}
 {{- define "model-server.resources" -}}
-{{- $resources := deepCopy .Values.resources -}}
+{{- $resources := deepCopy (.Values.resources | default dict) -}}
 {{- if eq .Values.variant "gpu" -}}
 {{- $limits := get $resources "limits" | default dict -}}
 {{- $_ := set $limits .Values.gpu.resource (int .Values.gpu.count) -}}

@@ -17,14 +17,19 @@
 {{- $rules := list -}}
 {{- range $rule := $group.rules -}}
 {{- $said := dict "enabled" true -}}
-{{- with $rule.alert }}{{ $said = get $alerts.rules . }}{{ end -}}
+{{- with $rule.alert -}}
+{{- $said = get $alerts.rules . -}}
+{{- if not $said -}}
+{{- fail (printf "inferenceExtension.monitoring.alerts.rules.%s is null: write {enabled: false}, to omit it. If you upgrade with --reuse-values, use --reset-then-reuse-values instead" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if $said.enabled -}}
 {{- $expr := $rule.expr | replace "<selector>" (include "warmpick.alertSelector" $) -}}
 {{- range $name, $value := omit $said "enabled" "for" "severity" -}}
 {{- /* Of each worker: what a pod takes is theirs together. A limit may leave them less. */ -}}
 {{- if eq $name "cores" -}}
 {{- $cores := $.Values.inferenceExtension.workers -}}
-{{- with ($.Values.inferenceExtension.resources.limits | default dict).cpu -}}
+{{- with (($.Values.inferenceExtension.resources | default dict).limits | default dict).cpu -}}
 {{- $cores = minf $cores (ternary (divf (float64 (trimSuffix "m" (toString .))) 1000) (float64 .) (hasSuffix "m" (toString .))) -}}
 {{- end -}}
 {{- $value = mulf $value $cores -}}

@@ -176,8 +176,12 @@ value. The templates do without most defaults, but not without these; a map come
 {{- define "warmpick.nullChecks" -}}
 {{- $paths := list "inferenceExtension" "inferencePool" "provider" "experimentalHttpRoute" -}}
 {{- range list
-      "replicas" "image" "image.repository" "extProcPort" "metricsPort" "grpcHealthPort" "failureMode"
-      "policy" "pluginsConfigFile" "endpointsServer" "endpointsServer.createInferencePool" "sidecar"
+      "replicas" "image" "image.registry" "image.repository" "extProcPort" "metricsPort"
+      "grpcHealthPort" "failureMode" "clusterDomain" "policy" "pluginsConfigFile" "workers"
+      "endpointsServer" "endpointsServer.createInferencePool" "sidecar" "sidecar.replicas"
+      "sidecar.terminationGracePeriodSeconds" "sidecar.healthCheckInterval"
+      "sidecar.healthCheckTimeout" "sidecar.healthCheckUnhealthyThreshold"
+      "sidecar.healthCheckHealthyThreshold"
       "monitoring" "monitoring.interval" "monitoring.prometheus" "monitoring.prometheus.auth"
       "monitoring.prometheus.auth.enabled" "monitoring.prometheus.auth.secretName" "tracing"
       "latencyPredictor" "metricsDataSource"

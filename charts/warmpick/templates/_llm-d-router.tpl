@@ -186,6 +186,9 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- if and .Values.inferencePool.targetPortNumber (ne .Values.inferencePool.apiVersion "inference.networking.x-k8s.io/v1alpha2") -}}
 {{- $lines = append $lines "inferencePool.targetPortNumber: it belongs to v1alpha2; for a pool of v1, set inferencePool.targetPorts" -}}
 {{- end -}}
+{{- if and (dig "gke" "preferredBackends" "enabled" false .Values.provider) (not (include "warmpick.preferred" .)) -}}
+{{- $lines = append $lines "provider.gke.preferredBackends: it requires provider.name=gke and an InferencePool" -}}
+{{- end -}}
 {{- if $router -}}
 {{- $proxy := omit (dig "proxy" dict $given | default dict) "enabled" -}}
 {{- if and $proxy (not $router.router.proxy.enabled) -}}
@@ -198,9 +201,6 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- end -}}
 {{- if and (include "warmpick.ordered" .) (hasKey (dig "epp" dict $given) "replicas") -}}
 {{- $lines = append $lines "router.epp.replicas: preferredBackends or priorityRouting sets the number of replicas" -}}
-{{- end -}}
-{{- if and (dig "gke" "preferredBackends" "enabled" false .Values.provider) (not (include "warmpick.preferred" .)) -}}
-{{- $lines = append $lines "provider.gke.preferredBackends: it requires provider.name=gke and an InferencePool" -}}
 {{- end -}}
 {{- if dig "presets" "agentgateway" dict $proxy -}}
 {{- $lines = append $lines "router.proxy.presets.agentgateway: the proxy is always Envoy" -}}

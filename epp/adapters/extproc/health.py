@@ -23,8 +23,9 @@ class HealthServices:
         self._statuses: dict[str, ServingStatus] = {}
         self._watchers: dict[Send, str] = {}
 
-    def set_status(self, status: ServingStatus) -> None:
-        """Set the status of the readiness services; send it to the watchers of what changed."""
+    def set_ready(self, *, ready: bool) -> None:
+        """Set whether the readiness services serve; send it to the watchers of what changed."""
+        status = ServingStatus.SERVING if ready else ServingStatus.NOT_SERVING
         before = self._statuses
         self._statuses = dict.fromkeys(_READY, status)
         self._statuses |= dict.fromkeys(_LIVE, ServingStatus.SERVING)

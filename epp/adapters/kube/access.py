@@ -65,9 +65,11 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     others: it knows the names in NO_PROXY, but not networks. Raises `ValueError` for what is not
     the URL of a server.
     """
-    scheme, host = urlsplit(url).scheme, urlsplit(url).hostname
-    if scheme not in {"http", "https"} or not host:
-        raise ValueError(f"the server's address is not an http or https URL: {without_user(url)}")
+    host = _host_of(url)
+    if not host:
+        raise ValueError(
+            f"the server's address is not a usable http or https URL: {without_user(url)}"
+        )
     if host == "localhost":
         return True
     networks = []
@@ -79,6 +81,17 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     except ValueError:  # ditto
         return False
     return address.is_loopback or any(address in each for each in networks)
+
+
+def _host_of(url: str) -> str:
+    """Return the host of a server's http or https URL; empty for anything else."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as looking it up does
+    except ValueError:
+        return ""
+    return host if parts.scheme in {"http", "https"} and port != 0 else ""
 
 
 async def _load(access: KubeAccess, configuration: Configuration) -> None:

@@ -26,26 +26,25 @@ class KubeAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and times of list and watch; times in seconds.
-
-    `page_size` is the objects of one page of a list. Failures are retried after `min_backoff`,
-    doubling up to `max_backoff`. What is refused at once (nothing listens, 401, 403) is asked again
-    every `probe_delay`, by one watch for all; for a resource that was never listed the delay
-    doubles up to `refused_delay`, which is the delay for kinds that are not installed (404), too,
-    and how long the first list of a kind is waited for once it has failed.
-    `request_timeout` limits a page of a list, or the wait for a
-    watch's headers. A watch that is silent for `idle_timeout` is broken (servers send bookmarks
-    about once a minute). A watch is asked to last between `watch_timeout` and twice that.
-    """
+    """Sizes and times of list and watch; times in seconds."""
 
     page_size: int = 100
+    """The objects of one page of a list."""
     min_backoff: float = 0.2
+    """The pause after a failure; it doubles with each further one."""
     max_backoff: float = 10.0
+    """The longest pause after failures."""
     probe_delay: float = 1.0
+    """The pause after what is refused at once (nothing listens, 401, 403), by one watch for all."""
     refused_delay: float = 30.0
+    """The longest pause for what was refused and never listed, for which it doubles; the pause for
+    kinds that are not installed (404); how long a first list is waited for after a failure."""
     request_timeout: float = 30.0
+    """Limits a page of a list, or the wait for a watch's headers."""
     idle_timeout: float = 90.0
+    """For how long a watch may be silent; servers send bookmarks about once a minute."""
     watch_timeout: float = 240.0
+    """How long a watch is asked to last: between this and twice this."""
 
 
 class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,7 +109,8 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(settings.min_backoff, settings.max_backoff)
         self._patience = Backoff(settings.probe_delay, settings.refused_delay)
         self._names: set[str] = set()
-        self._version = self._token = self._verb = self._problem = ""
+        self._version = self._token = self._verb = ""
+        self._problem = self._failing = ""  # the one logged last, and its verb
         self._missing = self._left_out = 0
         self._broken = self._listed = self._refused = False
 
@@ -266,7 +267,8 @@ class Reflector(Generic[T]):
         self.answered.set()
         self._patience.reset()
         self._missing, self._broken = 0, False
-        if self._problem:
+        # A list says nothing of a watch that fails after each one.
+        if self._problem and self._verb in {"watch", self._failing}:
             self._problem = ""
             _log.info("kube.recovered", resource=self._resource.named)
 
@@ -311,8 +313,7 @@ class Reflector(Generic[T]):
         """
         if self._missing > 1:
             self._sink.retain(())
-        if self._problem != "kube.not_installed":
-            self._problem = "kube.not_installed"
+        if self._is_new("kube.not_installed"):
             _log.info(
                 "kube.not_installed",
                 resource=self._resource.named,
@@ -349,10 +350,16 @@ class Reflector(Generic[T]):
 
     def _report(self, problem: str, error: str, **more: str | int) -> None:
         """Log a problem, unless it is the one logged last."""
-        if problem != self._problem:
-            self._problem = problem
+        if self._is_new(problem):
             fields = {"resource": self._resource.named, "verb": self._verb, **more}
             _log.warning(problem, error=error, **fields)
+
+    def _is_new(self, problem: str) -> bool:
+        """Return whether a problem is not the one logged last, which it is from now on."""
+        if problem == self._problem:
+            return False
+        self._problem, self._failing = problem, self._verb
+        return True
 
     def _leave_out(self, name: str, why: str) -> None:
         """Log an object that cannot be read: the first, second, fourth, eighth... with its name."""

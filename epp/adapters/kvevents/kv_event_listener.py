@@ -15,7 +15,7 @@ from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.kv_changes import CacheFeedLost
 from epp.protocol.kvevents.notices import FeedCounts
-from epp.system.first import race
+from epp.system.race import race
 
 _MAX_SOCKETS = 16_384
 """Sockets of the ZMQ context; its default of 1,023 is less than 3 for each of 1,000 endpoints."""

@@ -1,1 +1,1 @@
-"""Messages to and from the other replicas of this picker, over ZeroMQ with CURVE."""
+"""Messages to and from other replicas of this picker, over ZeroMQ with CURVE or a Redis server."""

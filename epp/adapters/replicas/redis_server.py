@@ -84,4 +84,6 @@ def _options(url: SplitResult, *, tls: bool) -> dict[str, str]:
             raise ValueError(f"`{name}` is not an option of it: {', '.join(_FILES)}")
     if options and not tls:
         raise ValueError(f"`{next(iter(options))}` requires rediss://")
+    if options.get("ssl_keyfile") and not options.get("ssl_certfile"):
+        raise ValueError("`ssl_keyfile` requires ssl_certfile")
     return options

@@ -6,6 +6,7 @@ from typing import Final
 from epp.adapters.replicas.redis_link import FAILURES, RedisLink
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.sealing import Seal
+from epp.errors import reason
 from epp.protocol.replicas.messages import Rejected
 from epp.system.logs import Log
 
@@ -42,7 +43,7 @@ class RedisStore:
             self._failed = False
         except FAILURES as error:
             if not self._failed:
-                _log.warning("replicas.not_kept", server=str(self._server), problem=str(error))
+                _log.warning("replicas.not_kept", server=str(self._server), problem=reason(error))
             self._failed = True
         finally:
             await link.close()

@@ -11,7 +11,7 @@ from zmq.utils import z85
 
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.errors import ConfigError
-from epp.model.endpoint import canonical_ip, target_of
+from epp.model.endpoint import LAST_PORT, canonical_ip, target_of
 from epp.protocol.replicas.messages import POOL_BYTES
 
 DEFAULT_PORT: Final = 9004
@@ -102,6 +102,6 @@ def peer_address(text: str) -> PeerAddress:
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     named = bool(host) and (":" not in host or canonical_ip(host) is not None)
-    if not named or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not named or not port.isdecimal() or not 1 <= int(port) <= LAST_PORT:
         raise ValueError(f"`{text}` is not a host and a port, as in picker-0.pickers:9004")
     return PeerAddress(host, int(port))

@@ -35,7 +35,7 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 4 * 2**20
     """The longest page; a longer one is a failure."""
     scheme: str = "http"
-    """"http", unless the endpoint's protocol says otherwise, or "https"."""
+    """`http`, unless the endpoint's protocol says otherwise, or `https`."""
     path: str = "/metrics"
     """The page's path."""
     port: int | None = None

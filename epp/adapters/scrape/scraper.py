@@ -30,6 +30,8 @@ _POLLED_TOGETHER = 4
 """Servers that share a phase: more wake the process less often, fewer delay requests less."""
 _DEAD_AFTER = 2
 """Failures in a row after which a server is polled less often."""
+_EARLY_SECONDS = 0.001
+"""How much too early a timer may be: uvloop counts in whole milliseconds."""
 _FIRST_SPREAD, _MAX_FIRST_SPREAD = 0.001, 0.1
 """Seconds over which the first polls are spread: per server, and for all together."""
 _MIN_POLL_NOW_SECONDS = 0.25
@@ -184,11 +186,9 @@ class Scraper:
     async def _poll(self, server: _Server) -> NoReturn:
         """Poll a server at once, then at its phase of the interval, less often while dead."""
         loop = asyncio.get_running_loop()
-        interval, phase = (
-            self._settings.interval,
-            next(self._phases) // _POLLED_TOGETHER * _GOLDEN % 1,
-        )
-        due = loop.time() + interval * phase
+        interval = self._settings.interval
+        phase = next(self._phases) // _POLLED_TOGETHER * _GOLDEN % 1
+        due = loop.time() + interval * (phase or 1.0)
         await asyncio.sleep(
             min(interval, _MAX_FIRST_SPREAD, _FIRST_SPREAD * len(self._servers)) * phase
         )
@@ -204,10 +204,11 @@ class Scraper:
                     timer.cancel()
                     server.due = None
                 await self._scrape(server)
-                if loop.time() >= due:  # else it was polled out of turn
+                now = loop.time() + _EARLY_SECONDS
+                if now >= due:  # else it was polled out of turn
                     dead = server.failures >= _DEAD_AFTER
                     pause = max(interval, self._settings.retry) if dead else interval
-                    due = next_due(due, pause, loop.time())
+                    due = next_due(due, pause, now)
         finally:
             server.client.close()
 

@@ -21,14 +21,14 @@ _MAX_CHARACTERS: Final = 256
 Query = Mapping[str, str]
 
 
-class BadQuery(Exception):
+class QueryRefused(Exception):
     """A query that is not answered: the reason, which the reader gets, and the status."""
 
     status = HTTPStatus.BAD_REQUEST
 
 
 class DebugPage(msgspec.Struct, frozen=True):
-    """One page. `answer` returns its body, and raises `BadQuery`; it lets other tasks run."""
+    """One page. `answer` returns its body, and raises `QueryRefused`; it lets other tasks run."""
 
     answer: Callable[[Query], Awaitable[bytes]]
     local: bool = False
@@ -39,7 +39,7 @@ class DebugPage(msgspec.Struct, frozen=True):
 
 
 def read_query(text: bytes) -> Query:
-    """Return a query's fields. Raises `BadQuery` for one that is malformed."""
+    """Return a query's fields. Raises `QueryRefused` for one that is malformed."""
     try:
         pairs = parse_qsl(
             text.decode("ascii"),
@@ -49,30 +49,30 @@ def read_query(text: bytes) -> Query:
             max_num_fields=_MAX_FIELDS,
         )
     except ValueError:  # `UnicodeError` is one
-        raise BadQuery("the query cannot be read") from None
+        raise QueryRefused("the query cannot be read") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise BadQuery("a field is given twice in the query")
+        raise QueryRefused("a field is given twice in the query")
     if any(len(value) > _MAX_CHARACTERS for value in fields.values()):
-        raise BadQuery(f"a value has more than {_MAX_CHARACTERS} characters")
+        raise QueryRefused(f"a value has more than {_MAX_CHARACTERS} characters")
     return fields
 
 
 def whole_number(query: Query, name: str, default: int, least: int, most: int) -> int:
-    """Return a number in a query. Raises `BadQuery`."""
+    """Return a number in a query. Raises `QueryRefused`."""
     text = query.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-        raise BadQuery(f"{name}: a whole number from {least} to {most}")
+        raise QueryRefused(f"{name}: a whole number from {least} to {most}")
     return int(text)
 
 
 def only(query: Query, *known: str) -> None:
-    """Raise `BadQuery` if a query has other fields."""
+    """Raise `QueryRefused` if a query has other fields."""
     for name in query:
         if name not in known:
-            raise BadQuery(f"there is no field like that; known: {', '.join(known) or 'none'}")
+            raise QueryRefused(f"there is no field like that; known: {', '.join(known) or 'none'}")
 
 
 def is_local(peer: object) -> bool:

@@ -14,8 +14,8 @@ import httptools
 import msgspec
 
 from epp.adapters.telemetry.debug_pages import (
-    BadQuery,
     DebugPage,
+    QueryRefused,
     is_local,
     is_rebound,
     read_query,
@@ -268,7 +268,7 @@ class OperatorServer:
             for at in range(0, len(body), _WRITE_BYTES):
                 writer.write(body[at : at + _WRITE_BYTES])
                 await writer.drain()  # raises if the connection is lost
-            await writer.drain()
+            await writer.drain()  # without a body, too: the client may not read
 
     async def _response(self, request: _Request) -> _Response:
         page = self._pages.get(request.path)
@@ -300,7 +300,7 @@ class OperatorServer:
             return refusal
         try:
             body = await page.answer(read_query(request.query))
-        except BadQuery as error:
+        except QueryRefused as error:
             return _Response(error.status, f"{error}\n".encode(), more=_FOR_BROWSERS)
         known = page.etag and request.known_etag == page.etag
         status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK

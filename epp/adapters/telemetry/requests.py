@@ -176,7 +176,7 @@ class RequestMetrics:
         self._unnamed: dict[RequestId, FlowKey] = {}
         self._named: set[Flow] = set()
         self._expire_above = _MIN_EXPIRE_ABOVE
-        self._unread = self._placed(_flow_key(_UNKNOWN), _labels(_flow_key(_UNKNOWN)))
+        self._unread = self._add_series(_flow_key(_UNKNOWN), _labels(_flow_key(_UNKNOWN)))
 
     def of(self, request: InferenceRequest | None) -> RequestSeries:
         """Return the series of a request; None is one that could not be parsed."""
@@ -235,7 +235,7 @@ class RequestMetrics:
         others = (OTHER, OTHER, OTHER, str(priority))
         if others not in self._series and not self._bytes.fits(others):
             others = (OTHER, OTHER, OTHER, OTHER)
-        return self._series.get(others) or self._placed(None, others)
+        return self._series.get(others) or self._add_series(None, others)
 
     def _settled(self, record: RequestRecord) -> RequestSeries:
         """Return the series of a request that has ended; a flow that was answered gets its own."""
@@ -243,38 +243,38 @@ class RequestMetrics:
         series = self._flows.get(flow)
         if series is None and _was_answered(record):
             now = record.finished_at or record.received_at
-            series = self._own(flow, now) if self._has_own(flow[2], now) else None
+            series = self._own(flow, now) if self._may_have_own(flow[2], now) else None
             if series is not None:
                 self._fairness.add(flow[2])
             elif (others := (*flow[:2], OTHER, flow[3])) not in self._flows:
-                series = self._place(others, _MODEL_SHARE, now)
+                series = self._series_if_room(others, _MODEL_SHARE, now)
         return series or self._shared(flow)
 
     def _own(self, flow: FlowKey, now: float) -> RequestSeries | None:
         if flow[2] == _UNKNOWN.fairness_id:
-            return self._place(flow, _MODEL_SHARE, now)
+            return self._series_if_room(flow, _MODEL_SHARE, now)
         if now < self._full_until or not flow[2].isprintable():
             return None
-        series = self._place(flow, _FAIRNESS_SHARE, now)
+        series = self._series_if_room(flow, _FAIRNESS_SHARE, now)
         if series is None:
             self._full_until = now + _SWEEP_SECONDS
         return series
 
-    def _has_own(self, fairness: str, now: float) -> bool:
+    def _may_have_own(self, fairness: str, now: float) -> bool:
         """Whether a fairness id has series of its own, or may get them (llm-d-router)."""
         if fairness not in self._fairness and 0 < self._fairness_ids <= len(self._fairness):
             self._sweep(now)
         return fairness in self._fairness or len(self._fairness) < self._fairness_ids
 
-    def _place(self, flow: FlowKey, share: float, now: float) -> RequestSeries | None:
+    def _series_if_room(self, flow: FlowKey, share: float, now: float) -> RequestSeries | None:
         labels = _labels(flow)
         if series := self._series.get(labels):
             return series
         if not self._bytes.fits(labels, share):
             self._sweep(now)
-        return self._placed(flow, labels) if self._bytes.fits(labels, share) else None
+        return self._add_series(flow, labels) if self._bytes.fits(labels, share) else None
 
-    def _placed(self, flow: FlowKey | None, labels: Flow) -> RequestSeries:
+    def _add_series(self, flow: FlowKey | None, labels: Flow) -> RequestSeries:
         self._bytes.take(labels)
         series = self._series[labels] = RequestSeries(labels, shared=labels[2] == OTHER)
         if flow is not None:

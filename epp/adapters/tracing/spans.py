@@ -18,7 +18,7 @@ from opentelemetry.util.types import AttributeValue
 from epp.model.candidate import COST_TERMS
 from epp.model.decision import Decision, Score
 from epp.model.endpoint import Target
-from epp.model.request import DEFAULT_FAIRNESS_ID
+from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.policy.choice import ttft_costs
 from epp.policy.explanations.ranking import Measure, ranked
 from epp.protocol.extproc.record import RequestRecord
@@ -53,10 +53,10 @@ class SpanWriter:
 
         `since` is the time of day, in seconds, at which the picker's clock was 0.
         """
-        span = record.span
-        if span is None:
+        request, span = record.request, record.span
+        if request is None or span is None:
             return []
-        tree = _Tree(self, record, span, since)
+        tree = _Tree(self, record, request, span, since)
         return [tree.root(), *tree.decision()]
 
 
@@ -64,10 +64,16 @@ class _Tree:
     """The spans of one request."""
 
     def __init__(
-        self, writer: SpanWriter, record: RequestRecord, span: BegunSpan, since: float
+        self,
+        writer: SpanWriter,
+        record: RequestRecord,
+        request: InferenceRequest,
+        span: BegunSpan,
+        since: float,
     ) -> None:
         self._writer = writer
         self._record = record
+        self._request = request
         self._since = since
         self._flags = TraceFlags(span.flags)
         self._trace_id = span.trace_id
@@ -76,8 +82,9 @@ class _Tree:
         self._parent = None
         if span.parent_id:
             self._parent = SpanContext(span.trace_id, span.parent_id, True, self._flags)  # noqa: FBT003 (is_remote)
-        self._shared = _shared_attributes(record)
-        self._of_target = self._shared | _target_model(record)
+        self._fairness = _fairness(request)
+        self._shared = self._fairness | _shared_attributes(request)
+        self._of_target = self._shared | _model(request.target_model)
         read = record.read_at if record.read_at is not None else record.received_at
         decided = record.decided_at if record.decided_at is not None else span.at
         self._orchestration_times = self._nano(read), self._nano(max(read, span.at))
@@ -139,9 +146,7 @@ class _Tree:
         )
 
     def decision(self) -> Iterator[ReadableSpan]:
-        record, request, decision = self._record, self._record.request, self._record.decision
-        if request is None:
-            return
+        record, request, decision = self._record, self._request, self._record.decision
         routed: Attributes = {
             "target_model": request.target_model[:_MAX_CHARACTERS],
             "request_prio": request.priority,
@@ -179,7 +184,7 @@ class _Tree:
 
     def _profile(self, parent: SpanContext, decision: Decision) -> Iterator[ReadableSpan]:
         attributes: Attributes = {"llm_d.epp.scheduling.profile.name": decision.profile}
-        attributes |= _fairness(self._record)
+        attributes |= self._fairness
         run = self._span("run_scheduler_profile", parent, attributes, self._profile_times)
         yield run
         passed = len(decision.candidates)
@@ -212,34 +217,23 @@ class _Tree:
         return self._span(name, parent, attributes | self._of_target, self._profile_times)
 
 
-def _fairness(record: RequestRecord) -> Attributes:
-    request = record.request
-    fairness = DEFAULT_FAIRNESS_ID if request is None else request.fairness_id
+def _fairness(request: InferenceRequest) -> Attributes:
+    fairness = request.fairness_id
     return {
         "llm_d.epp.fairness.id": fairness[:_MAX_CHARACTERS],
         "llm_d.epp.fairness.source": "default" if fairness == DEFAULT_FAIRNESS_ID else "header",
     }
 
 
-def _shared_attributes(record: RequestRecord) -> Attributes:
-    """Return the attributes that nearly every span of a request has."""
-    request = record.request
-    attributes = _fairness(record)
-    attributes["gen_ai.request.id"] = record.id
-    if request is not None:
-        attributes["gen_ai.request.id"] = request.headers.get(_REQUEST_ID, record.id)[
-            :_MAX_CHARACTERS
-        ]
-        if request.model:
-            attributes["gen_ai.request.model"] = request.model[:_MAX_CHARACTERS]
-    return attributes
+def _shared_attributes(request: InferenceRequest) -> Attributes:
+    """Return the attributes that, with the fairness id, nearly every span of a request has."""
+    name = request.headers.get(_REQUEST_ID, request.id)
+    return {"gen_ai.request.id": name[:_MAX_CHARACTERS], **_model(request.model)}
 
 
-def _target_model(record: RequestRecord) -> Attributes:
-    """Return the model that a decision is about, as llm-d-router has it there."""
-    request = record.request
-    target = "" if request is None else request.target_model[:_MAX_CHARACTERS]
-    return {"gen_ai.request.model": target} if target else {}
+def _model(name: str) -> Attributes:
+    """Return the attribute of a model: in spans about a decision the target, as in llm-d-router."""
+    return {"gen_ai.request.model": name[:_MAX_CHARACTERS]} if name else {}
 
 
 def _outcome_attributes(record: RequestRecord) -> Attributes:

@@ -43,11 +43,11 @@ async def fleet_columns(
     return msgspec.Raw(msgspec.json.encode(dict(zip(names, columns, strict=True))))
 
 
-async def decision_columns(kept: Sequence[KeptDecision], since: float) -> DecisionColumns:
-    """Return decisions as columns. `since` is the time of day at which the clock was 0."""
+async def decision_columns(kept: Sequence[KeptDecision], clock_began: float) -> DecisionColumns:
+    """Return decisions as columns. `clock_began` is the time of day when the clock was 0."""
     rows = []
     for at, each in enumerate(kept):
-        rows.append(_row(each, since))
+        rows.append(_row(each, clock_began))
         if at % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
     names = DecisionColumns.__struct_fields__
@@ -55,7 +55,7 @@ async def decision_columns(kept: Sequence[KeptDecision], since: float) -> Decisi
     return msgspec.convert(dict(zip(names, columns, strict=True)), DecisionColumns)
 
 
-def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
+def _row(kept: KeptDecision, clock_began: float) -> tuple[object, ...]:
     outline = kept.outline
     ending = _RUNS if kept.ending is None else ending_view(kept.ending, kept.decided_at)
     prompt = ending.prompt_tokens
@@ -64,7 +64,7 @@ def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
         kept.request_id,
         kept.client_id[:_MAX_CHARACTERS],
         kept.model[:_MAX_CHARACTERS],
-        round(_MILLI * (since + kept.decided_at)),
+        round(_MILLI * (clock_began + kept.decided_at)),
         outline.endpoint,
         outline.prompt_tokens if prompt is None else prompt,
         outline.cached_tokens,

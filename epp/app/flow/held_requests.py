@@ -122,17 +122,17 @@ class HeldRequests:
                 self._timer = loop.call_later(_AFTER_FAULT_SECONDS, self._tick)
         taken = self._clock() - began
         self.cycles.observe(taken)
-        each = taken / max(1, len(released))
+        seconds = taken / max(1, len(released))
         for held, outcome in released:
             try:
-                self._go(held, outcome, began, each)
+                self._answer(held, outcome, began, seconds)
             except FAULTS as error:  # whatever it is, the other requests proceed
                 self._on_fault("flow-control", error)
         self._unwatch_if_empty()
         self._set_timer()
 
-    def _go(self, held: HeldRequest, outcome: Outcome, now: float, seconds: float) -> None:
-        """Make a decision, which took `seconds`; even if this raises, the client is answered."""
+    def _answer(self, held: HeldRequest, outcome: Outcome, now: float, seconds: float) -> None:
+        """Answer a request that was decided, in `seconds`, or refused; even if observing raises."""
         pending = self._pending.pop(held, None)
         try:
             if isinstance(outcome, Decision):

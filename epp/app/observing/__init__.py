@@ -1,1 +1,1 @@
-"""The observers of requests: a recording, a shadow, spans of traces."""
+"""What observes requests, and the pages about decisions and endpoints."""

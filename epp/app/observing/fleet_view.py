@@ -75,7 +75,7 @@ def endpoint_view(
     stats = pod.cache_stats()
     load = pod.books.at(now)
     tally = tallies.get(pod.endpoint.id) or EndpointTally()
-    seconds = pod.prefill.seconds(_PROMPT_TOKENS, 0) * pod.pace.prefill_slowness.value
+    seconds = pod.speed.prefill.seconds(_PROMPT_TOKENS, 0) * pod.pace.prefill_slowness.value
     return EndpointView(
         endpoint=pod.endpoint.id,
         target=pod.endpoint.target,

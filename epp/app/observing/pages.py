@@ -13,9 +13,9 @@ import msgspec
 
 from epp.adapters.telemetry.debug_pages import (
     MAX_NUMBER,
-    BadQuery,
     DebugPage,
     Query,
+    QueryRefused,
     only,
     whole_number,
 )
@@ -63,17 +63,17 @@ class DebugPages:
         kept: Sequence[KeptDecision]
         if "request" in query:
             if "since" in query:
-                raise BadQuery("give `request` or `since`, not both")
+                raise QueryRefused("give `request` or `since`, not both")
             kept = ring.find(query["request"])[:limit]
         elif "since" in query:
             kept = ring.since(whole_number(query, "since", 0, 0, MAX_NUMBER), limit)
         else:
             kept = ring.last(limit)
-        since = time.time() - self._clock()
+        clock_began = time.time() - self._clock()
         last = kept[-1].number if kept else ring.number
         views = []
         for each in kept:
-            views.append(decision_view(each, each.explain(ring.measures), since))
+            views.append(decision_view(each, each.explain(ring.measures), clock_began))
             await asyncio.sleep(0)
         return msgspec.json.encode(DecisionsPage(last=last, decisions=tuple(views)))
 

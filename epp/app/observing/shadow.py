@@ -9,6 +9,7 @@ live requests; those that keep decisions, such as session affinity, see the shad
 import asyncio
 import random
 from collections.abc import Iterator
+from copy import copy
 from math import isfinite
 from typing import Final
 
@@ -132,7 +133,7 @@ class Shadow:
         before = Tally()
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            now = self.tally.since(Tally())
+            now = copy(self.tally)
             self.report(now.since(before))
             before = now
 

@@ -78,10 +78,10 @@ class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decision_view(
-    kept: KeptDecision, profiles: tuple[Explanation, ...], since: float
+    kept: KeptDecision, profiles: tuple[Explanation, ...], clock_began: float
 ) -> DecisionView:
-    """Return the view of a decision. `since` is the time of day at which the clock was 0."""
-    at = datetime.fromtimestamp(since + kept.decided_at, UTC)
+    """Return the view of a decision. `clock_began` is the time of day when the clock was 0."""
+    at = datetime.fromtimestamp(clock_began + kept.decided_at, UTC)
     return DecisionView(
         number=kept.number,
         request=kept.request_id,

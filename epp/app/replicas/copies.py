@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, ResponsesCopied
 from epp.model.fleet import Fleet
@@ -102,8 +104,8 @@ class CacheCopies:
         self._apply: Final = apply
         self._on_snapshot: Final = on_snapshot
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
-        self._asked: Final[dict[tuple[int, str], int]] = {}  # with the peer's `losses` then
-        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # those when both added last
+        self._asked: Final[dict[tuple[int, str], int]] = {}  # replica, endpoint: the losses then
+        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # ... when both added last
         fleet.subscribe((CacheCleared,), self._withdraw, "observer/replicas")
 
     @property
@@ -220,21 +222,19 @@ class CacheCopies:
         pod = self._pod(fact)
         if pod is None or not all(each < BUCKETS for each in fact.buckets):
             return
-        peer, key, added = self._reader.peers.get(sender), (sender, fact.endpoint), fact.added
-        asks = not (added or self._fleet.full)  # nothing is added to a full memory
-        if peer is not None and asks and self._reconciled.get(key, -1) < peer.losses:
-            added = True
-            wanted = BucketsQuery(fact.endpoint, fact.cache_epoch, fact.buckets, added=True)
-            self._ask(sender, wanted)
+        peer, key = self._reader.peers.get(sender), (sender, fact.endpoint)
+        reconciled = peer is None or self._reconciled.get(key, -1) >= peer.losses
+        asks_back = not (fact.added or reconciled or self._fleet.full)  # a full memory adds nothing
+        if asks_back:
+            self._ask(sender, replace(fact, added=True))
         contents, buckets = pod.scheduler.cache.contents(), fact.buckets
         hashes, sizes = await asyncio.to_thread(within, *contents, buckets)
         if len(hashes) > _MOST_BLOCKS:  # it would not be read
             buckets = buckets[: len(buckets) * _MOST_BLOCKS // len(hashes)]
             hashes, sizes = await asyncio.to_thread(within, *contents, buckets)
-        written = written_words(hashes), written_sizes(sizes)
-        await self._answer_in_time(
-            sender, BucketsReply(fact.endpoint, fact.cache_epoch, buckets, *written, added)
-        )
+        written = written_words(hashes), written_sizes(sizes), fact.added or asks_back
+        reply = BucketsReply(fact.endpoint, fact.cache_epoch, buckets, *written)
+        await self._answer_in_time(sender, reply)
 
     async def _answer_in_time(self, sender: int, fact: BucketsReply | SnapshotPart) -> bool:
         """Answer once there is room; return whether there was."""

@@ -46,7 +46,7 @@ _UNSETTLED_SECONDS: Final = 3 * DIGEST_SECONDS
 """How long a replica that started cold, or was full, learns before it may own endpoints."""
 
 _NAME: Final = "observer/replicas"
-"""Whose errors those in handling events and messages are."""
+"""The source under which errors in handling events and messages are counted."""
 
 _REMEDIES: Final = {
     Dropped.STRANGER: "give all replicas the same secret, and let only these reach the port",
@@ -142,8 +142,12 @@ class Replicas:
 
     @property
     def known(self) -> int:
-        """How many other replicas are known; one that two transports know counts twice."""
-        return sum([each.known for each in self._transports])
+        """How many other replicas are known; a server that does not answer knows one, at least."""
+        near = 0 if self.mesh is None else self.mesh.known
+        if self.streams is None:
+            return near
+        # The server knows the other workers, too.
+        return near + max(self.streams.known - near, not self.streams.works)
 
     @property
     def unsent(self) -> int:
@@ -189,8 +193,11 @@ class Replicas:
             self._send(message)
 
     def _send(self, message: bytes) -> int:
-        """Send a message to all others; return how many it could be sent to."""
-        return sum([each.send(message) for each in self._transports])
+        """Send a message to all others; return how many it could be sent to.
+
+        A server counts the other workers, too.
+        """
+        return max([each.send(message) for each in self._transports])
 
     def _send_to_all(self, facts: Sequence[AnyFact]) -> None:
         if self.reached:
@@ -324,15 +331,23 @@ class Replicas:
         self._siblings &= self.reader.peers.keys()
         self._log_others(now)
 
+    def _others(self) -> int:
+        """Return how many replicas are present; only in other pods, if there may be any."""
+        elsewhere = self._settings.peers or self._settings.redis
+        near = self._siblings if elsewhere else ()
+        peers = self.reader.peers.items()
+        return sum([peer.present and number not in near for number, peer in peers])
+
     def _log_others(self, now: float) -> None:
         """Log once that this replica is alone, that it no longer is, and what it does not use."""
         for why, remedy in _REMEDIES.items():
             if self.reader.dropped[why] and why not in self._logged_drops:
                 self._logged_drops.add(why)
                 _log.warning("replicas.rejected", reason=why.value, remedy=remedy)
-        if self.reader.present:
+        others = self._others()
+        if others:
             if self._logged_alone is not False:
-                _log.info("replicas.heard", replicas=self.reader.present)
+                _log.info("replicas.heard", replicas=others)
             self._logged_alone, self._alone_since = False, now
             return
         if not self._logged_alone and now - self._alone_since >= self._settings.alone:

@@ -23,7 +23,7 @@ KEEP_SECONDS: Final = 60.0
 _LEAVING_SECONDS: Final = 0.1
 """How long a replica that stops waits for others to say that they stop, too."""
 _STOP_SECONDS: Final = 2.0
-"""How long it then has for that."""
+"""How long writing the last snapshot may take."""
 
 
 class SnapshotKeeper:
@@ -42,6 +42,7 @@ class SnapshotKeeper:
         self._writer: Final = writer
         self._reader: Final = reader
         self._clock: Final = clock
+        self._writing: Final = asyncio.Lock()
 
     async def run(self) -> None:
         """Write it from time to time, if it is this replica's turn, until cancelled.
@@ -58,7 +59,8 @@ class SnapshotKeeper:
     async def keep(self) -> None:
         """Write it now, if this replica knows what caches hold."""
         if self._store is not None and self._writer.settled and self._fleet.pods.values():
-            await self._store.keep(self._parts())
+            async with self._writing:
+                await self._store.keep(self._parts())
 
     async def keep_last(self) -> None:
         """Write it as this replica stops, which the others know, if all of them stop too."""

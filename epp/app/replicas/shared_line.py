@@ -1,4 +1,4 @@
-"""Requests that wait at several replicas, as one line: each sends the others what goes next there.
+"""Requests that wait at several replicas, as one line: each sends which of its own go next.
 
 Nothing waits for an answer: a replica uses what it received within the last twentieth of a second,
 and only its own line if it received nothing.

@@ -16,9 +16,9 @@ import msgspec
 
 from epp.adapters.telemetry.debug_pages import (
     MAX_NUMBER,
-    BadQuery,
     DebugPage,
     Query,
+    QueryRefused,
     only,
     whole_number,
 )
@@ -59,7 +59,7 @@ _WORKER: Final = b"worker="
 _MILLI: Final = 1e3
 
 
-class _NoWorkerAnswers(BadQuery):
+class _NoWorkerAnswers(QueryRefused):
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
@@ -187,7 +187,7 @@ class MergedPages:
     async def _all(
         self, path: bytes, kind: type[T], **query: str | int
     ) -> tuple[list[_Source], list[T]]:
-        """Return the pages of all that answer, the ready ones first. Raises `BadQuery`."""
+        """Return the pages of all that answer, the ready ones first. Raises `QueryRefused`."""
         sources = self._ready_first()
         asked = (each.read(path, kind, **query) for each in sources)
         found = [
@@ -217,7 +217,7 @@ class MergedPages:
         since = whole_number(query, "since", 0, 0, MAX_NUMBER) if "since" in query else None
         if "request" in query:
             if since is not None:
-                raise BadQuery("give `request` or `since`, not both")
+                raise QueryRefused("give `request` or `since`, not both")
             _, pages = await self._all(
                 _DECISIONS, DecisionsPage, request=query["request"], limit=limit
             )

@@ -19,7 +19,6 @@ from epp.app.process import listening, stop_signals
 from epp.app.workers.pages import MergedPages
 from epp.app.workers.supervisor import Supervisor, WorkerEnded
 from epp.errors import ConfigError
-from epp.protocol.health import ServingStatus
 from epp.system.logs import Log
 from epp.system.port import Port
 from epp.system.temporary import temporary_folder_wanted
@@ -30,7 +29,6 @@ _LAST_GRACE_SECONDS: Final = 10.0
 """How long workers may take to end, beyond their drain, before they are killed."""
 _LONGEST_FOLDER: Final = 90
 """Bytes of the path of a folder whose sockets can be bound: with their names they have 107."""
-_STATUS: Final = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 
 
 async def serve(options: ServeOptions) -> int:
@@ -41,13 +39,12 @@ async def serve(options: ServeOptions) -> int:
     """
     for warning in options.settings.warnings:
         _log.warning("config.warning", warning=warning)
-    folder = _folder()
     stop = asyncio.Event()
-    parent = _Parent(options, folder)
+    parent = _Parent(options)
 
     def at_once() -> None:
         parent.supervisor.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(parent.folder, ignore_errors=True)
 
     status = 0
     with stop_signals(stop, at_once):
@@ -56,7 +53,7 @@ async def serve(options: ServeOptions) -> int:
         except* WorkerEnded as ended:
             status = cast("WorkerEnded", first_error(ended)).status
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(parent.folder, ignore_errors=True)
     return status
 
 
@@ -76,14 +73,15 @@ def _folder() -> Path:
 class _Parent:
     """The ports of all workers, and the workers."""
 
-    def __init__(self, options: ServeOptions, folder: Path) -> None:
+    def __init__(self, options: ServeOptions) -> None:
         self._options: Final = options
+        self._tls: Final = reader_tls(options)
+        self.folder: Final = _folder()  # nothing after this raises `ConfigError`
         command = [sys.executable, *sys.orig_argv[1:]]  # as this process was started
-        self.supervisor: Final = Supervisor(options.workers, folder, command, self._changed)
+        self.supervisor: Final = Supervisor(options.workers, self.folder, command, self._changed)
         self._health: Final = HealthServices()
         self._health_server: Final = NativeHealthServer(self._health)
         self._reviewer: Final = build_reviewer(options.metrics_access)
-        self._tls: Final = reader_tls(options)
         self._pages: Final = MergedPages(self.supervisor.workers)
         self._operators: Final = OperatorServer(
             self._pages,
@@ -123,7 +121,7 @@ class _Parent:
     async def _listen(self) -> None:
         """Bind all ports; that of ext_proc refuses connections until a worker takes them."""
         options, address = self._options, self._options.bind_address
-        self._health.set_status(ServingStatus.NOT_SERVING)
+        self._health.set_ready(ready=False)
         try:
             with listening("--grpc-port", address):
                 self._port = Port(address, options.grpc_port, self._deal)
@@ -148,7 +146,7 @@ class _Parent:
         ready = self.supervisor.ready and not self._stopping
         if ready != self._ready:
             self._ready = ready
-            self._health.set_status(_STATUS[ready])
+            self._health.set_ready(ready=ready)
             there = sum(each.state.ready for each in self.supervisor.workers)
             _log.info("ready" if ready else "not_ready", workers=there)
 

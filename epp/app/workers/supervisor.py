@@ -32,7 +32,7 @@ _SILENT_SECONDS: Final = 3.0
 _HUNG_SECONDS: Final = 30.0
 """How long it may be silent before it is killed, and started again."""
 _STARTING_SECONDS: Final = 600.0
-"""The same before it listens: it is silent while it loads a tokenizer."""
+"""How long a worker may be silent before it listens, as while it loads a tokenizer."""
 _LOOK_SECONDS: Final = 1.0
 _CANNOT_RUN: Final = 126
 """The status of a program that cannot be run, as shells report it."""
@@ -91,15 +91,14 @@ class WorkerProcess:
         """Return the seconds since it last sent its state."""
         return time.monotonic() - self._last_state_at
 
-    async def run(self, refused: Callable[[], bool]) -> None:
+    async def run(self, never_served: Callable[[], bool]) -> None:
         """Keep it running until it is stopped.
 
-        Raises `WorkerEnded` if it ends and `refused` returns true, because no worker has ever
-        served.
+        Raises `WorkerEnded` if it ends and `never_served` returns true: no worker has ever served.
         """
 
         def ended(_name: str, error: BaseException | None, wait: float) -> None:
-            if refused() and error is not None:
+            if never_served() and error is not None:
                 raise error
             status = error.status if isinstance(error, WorkerEnded) else str(error)
             _log.error("worker.ended", worker=self.number, status=status, again_in=wait)

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView, RecordedPick
+from epp.app.process import file_of
 from epp.cli.files import policy_settings
 from epp.cli.operators.port import OperatorsPort, add_port
 from epp.cli.types import number
@@ -137,7 +138,8 @@ def _explain_recorded(arguments: argparse.Namespace) -> int:
     from epp.replay.traffic.recorded.parts import read_recording  # noqa: PLC0415
 
     problems = Problems()
-    recording = read_recording(Source(arguments.recording), problems, seed=0)
+    with file_of("--recording"):
+        recording = read_recording(Source(arguments.recording), problems, seed=0)
     if problems.skipped:
         shown = "".join(f"\n  {each}" for each in problems.shown)
         name = printable(str(arguments.recording))

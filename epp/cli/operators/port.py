@@ -23,6 +23,12 @@ _MAX_BYTES: Final = 16 << 20
 _FLAG: Final = "--url"
 _TOKEN: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"[^\s\x00-\x1f]+")
+_WHY: Final = {
+    401: "it asks for a token; --token-file has one",
+    403: "the token's account may not read it, or it serves readers on its own machine only",
+    404: "it has no such page: is it the metrics port of a picker of this version?",
+    503: "it cannot ask the API who may read it",
+}
 
 
 def add_port(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +61,8 @@ class OperatorsPort:
             url = urlsplit(given)
             self._host, self._port = url.hostname or "", url.port
         except ValueError:
-            url = urlsplit("")
-        if url.scheme not in {"http", "https"} or not _HOST.fullmatch(self._host):
+            url = None
+        if url is None or url.scheme not in {"http", "https"} or not _HOST.fullmatch(self._host):
             told = without_user(arguments.url)
             raise ConfigError(f"`{told}` is not like http://127.0.0.1:9090", _FLAG)
         self._tls = _context(arguments) if url.scheme == "https" else None
@@ -125,11 +131,3 @@ def _context(arguments: argparse.Namespace) -> ssl.SSLContext:
         problem = f"cannot read {arguments.ca_file}: {reason(error)}"
         raise ConfigError(problem, "--ca-file") from None
     return unverified_tls() if arguments.insecure else context
-
-
-_WHY: Final = {
-    401: "it asks for a token; --token-file has one",
-    403: "the token's account may not read it, or it serves readers on its own machine only",
-    404: "it has no such page: is it the metrics port of a picker of this version?",
-    503: "it cannot ask the API who may read it",
-}

@@ -98,5 +98,5 @@ def spec_of(endpoint: Endpoint, load: Load, before: CacheSpec) -> CacheSpec:
         capacity=load.capacity_tokens or before.capacity,
         block=load.block_size or before.block,
         eviction=eviction_of(labels),
-        offload=endpoint.offload_tokens or 0 if second is None else second,
+        offload=(endpoint.offload_tokens or 0) if second is None else second,
     )

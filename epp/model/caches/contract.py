@@ -34,7 +34,7 @@ class Lease:
 Kind = TypeVar("Kind", bound=Lease)
 
 
-def own(kind: type[Kind], lease: Lease) -> Kind:
+def lease_of(kind: type[Kind], lease: Lease) -> Kind:
     """Return `lease` as a `kind`. Raises `TypeError` if another kind of cache gave it."""
     if not isinstance(lease, kind):
         raise TypeError("a lease of another kind of cache")

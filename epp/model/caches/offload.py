@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.contract import CacheModel, Lease, own
+from epp.model.caches.contract import CacheModel, Lease, lease_of
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -190,19 +190,19 @@ class OffloadedCache:
 
     def grow(self, lease: Lease, computed: int) -> bool:
         """Allocate output in the first tier."""
-        return self._first.grow(own(TieredLease, lease).inner, computed)
+        return self._first.grow(lease_of(TieredLease, lease).inner, computed)
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of a prompt's blocks in the first tier."""
-        self._first.correct_sizes(own(TieredLease, lease).inner, sizes)
+        self._first.correct_sizes(lease_of(TieredLease, lease).inner, sizes)
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to output, which only the first tier holds (`offload_prompt_only`)."""
-        return self._first.assign_hashes(own(TieredLease, lease).inner, hashes, sizes)
+        return self._first.assign_hashes(lease_of(TieredLease, lease).inner, hashes, sizes)
 
     def release(self, lease: Lease) -> None:
         """End a request; make its blocks in the second tier the most recently used ones."""
-        held = own(TieredLease, lease)
+        held = lease_of(TieredLease, lease)
         self._first.release(held.inner)
         # vLLM `LRUCachePolicy.on_request_finished`: its keys, from the last to the first.
         self.offload_tier.touch([*held.loaded, *held.offered])
@@ -210,7 +210,7 @@ class OffloadedCache:
 
     def revoke(self, lease: Lease) -> None:
         """End a request that was never computed; neither tier keeps what only it brought."""
-        held = own(TieredLease, lease)
+        held = lease_of(TieredLease, lease)
         self._first.revoke(held.inner)
         self.offload_tier.discard(held.stored)
         held.loaded = held.offered = held.stored = ()

@@ -22,7 +22,7 @@ from itertools import count, takewhile
 
 from cachetools import LRUCache
 
-from epp.model.caches.contract import Key, Lease, own
+from epp.model.caches.contract import Key, Lease, lease_of
 from epp.model.caches.radix_tree import Node, RadixTree, Strategy
 from epp.model.caches.single_tier import SingleTierCache, count_fitting
 from epp.model.prompts.hashing import BlockHash
@@ -144,7 +144,7 @@ class RadixCache(SingleTierCache):
 
     def grow(self, lease: Lease, computed: int) -> bool:
         """Allocate pages for output, outside the tree."""
-        held = own(RadixLease, lease)
+        held = lease_of(RadixLease, lease)
         if held.node is None or computed <= held.computed:
             return True
         space = -(-computed // self._page) * self._page
@@ -160,7 +160,7 @@ class RadixCache(SingleTierCache):
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of a prompt's blocks that no other request holds."""
-        held = own(RadixLease, lease)
+        held = lease_of(RadixLease, lease)
         if held.node is None or len(sizes) != len(held.keys):
             return
         known = dict(zip(held.keys, sizes, strict=True))
@@ -171,7 +171,7 @@ class RadixCache(SingleTierCache):
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to output; it can be found once the request is over."""
-        held = own(RadixLease, lease)
+        held = lease_of(RadixLease, lease)
         before = self._assigned_before(held, hashes)
         new, parts = hashes[before:], sizes[before : len(hashes)]
         if held.node is not None:
@@ -202,7 +202,7 @@ class RadixCache(SingleTierCache):
 
     def release(self, lease: Lease) -> None:
         """End a request: insert the whole pages that it computed, and unlock its path."""
-        held = own(RadixLease, lease)
+        held = lease_of(RadixLease, lease)
         node = held.node
         if node is None:
             return
@@ -217,7 +217,7 @@ class RadixCache(SingleTierCache):
 
     def revoke(self, lease: Lease) -> None:
         """End a request that was never computed: remove nodes that only such ones inserted."""
-        held = own(RadixLease, lease)
+        held = lease_of(RadixLease, lease)
         node = held.node
         if node is None:
             return

@@ -14,7 +14,7 @@ from math import inf
 from cachetools import LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.contract import Lease, own
+from epp.model.caches.contract import Lease, lease_of
 from epp.model.caches.single_tier import SingleTierCache, count_fitting
 from epp.model.prompts.hashing import BlockHash
 
@@ -98,7 +98,7 @@ class WholePromptCache(SingleTierCache):
 
     def grow(self, lease: Lease, computed: int) -> bool:
         """Allocate space for output."""
-        entry = own(Entry, lease)
+        entry = lease_of(Entry, lease)
         need = 0 if entry.finished else max(0, computed - entry.tokens - entry.reserved_tokens)
         if need and need > self.free:
             return False
@@ -110,7 +110,7 @@ class WholePromptCache(SingleTierCache):
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the tokens of a prompt's blocks, all together."""
-        entry = own(Entry, lease)
+        entry = lease_of(Entry, lease)
         change = sum(sizes) - entry.tokens
         if (
             not entry.finished
@@ -122,7 +122,7 @@ class WholePromptCache(SingleTierCache):
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to output; it can be found from then on."""
-        entry, sizes = own(Entry, lease), sizes[: len(hashes)]
+        entry, sizes = lease_of(Entry, lease), sizes[: len(hashes)]
         if entry.finished and entry.number not in self._entries:
             return 0
         left = entry.unhashed if entry.finished else max(0, entry.computed - entry.tokens)
@@ -140,7 +140,7 @@ class WholePromptCache(SingleTierCache):
 
     def release(self, lease: Lease) -> None:
         """End a request: its prompt and output are the most recently used entry."""
-        entry = own(Entry, lease)
+        entry = lease_of(Entry, lease)
         if entry.finished:
             return
         self._finish(entry)
@@ -153,7 +153,7 @@ class WholePromptCache(SingleTierCache):
 
     def revoke(self, lease: Lease) -> None:
         """End a request that was never computed: drop its entry."""
-        entry = own(Entry, lease)
+        entry = lease_of(Entry, lease)
         if not entry.finished:
             self._finish(entry)
             self._remove(entry)

@@ -86,7 +86,7 @@ class Fit:
     recent measurements; the variance of a measurement is in proportion to its prediction. A few
     rounds of coordinate descent after each measurement solve this. Shares that measurements cannot
     distinguish stay equal, so that the factors keep the proportions of their defaults. The weight
-    of these is a tenth of the measurements' weight, and falls with every measurement.
+    of these is a tenth of the measurements' weight at first, and at last a hundredth.
     """
 
     def __init__(self, first: float, second: float, third: float) -> None:
@@ -222,9 +222,9 @@ class ClassFit:
         self.fit.restore(state)
         self._refresh()
 
-    def take_over(self) -> None:
+    def recentre(self) -> None:
         """If most endpoints differ from the fit, correct it; predictions for endpoints stay."""
         times = self.fit.multiply(self.slowness.common)
         if times != 1.0:
-            self.slowness.take_over(times)
+            self.slowness.rescale(times)
             self._refresh()

@@ -73,7 +73,7 @@ class OutputLengths:
             mean = lengths.mean
             most = _MAX_TIMES * mean.value
             most = most if mean.settled else max(most, _MAX_AT_FIRST)
-            # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
+            # `min` of two numbers compiles to a comparison; of three it is a call.
             allowed = float(min(tokens, limit or tokens))
             length = min(allowed, most)
             mean.add(length, weight)

@@ -12,9 +12,9 @@ from typing import Final
 
 from epp.model.learning.fit import ClassFit, Fit
 
-C1: Final = 40e-6
+TOKEN_SECONDS: Final = 40e-6
 """Seconds per token."""
-C2: Final = 1.75e-9
+ATTENTION_SECONDS: Final = 1.75e-9
 """Seconds per token and token of context before it."""
 STEP_SECONDS: Final = 0.006
 """Seconds per step, whatever is computed in it."""
@@ -36,7 +36,7 @@ class PrefillModel(ClassFit):
 
     def __init__(self) -> None:
         self._speeds: dict[int, Speed] = {}
-        super().__init__(Fit(STEP_SECONDS, C1, C2))
+        super().__init__(Fit(STEP_SECONDS, TOKEN_SECONDS, ATTENTION_SECONDS))
 
     def _refresh(self) -> None:
         self.step, self._token, self._attention = self.fit.factors

@@ -73,7 +73,7 @@ class ClassSlowness:
         """Replace the state by one that was learned elsewhere; endpoints stay as they are."""
         self.centre, self.scale = state
 
-    def take_over(self, times: float) -> None:
+    def rescale(self, times: float) -> None:
         """Record that the class multiplied its predictions by `times`; those for endpoints stay.
 
         An endpoint that was not measured since the last time follows the class.

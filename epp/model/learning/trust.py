@@ -19,13 +19,13 @@ _FALLS: Final = 0.1
 _RISES: Final = 0.05
 """The weights of a report in the average, if it lowers trust, and if it raises trust."""
 _MAX_MISSES: Final = 4
-"""The most that this weight is multiplied by, for several reports in a row without hits."""
+"""The most that `_FALLS` is multiplied by, for several reports in a row without hits."""
 _LARGE_TOKENS: Final = 64
 """Predictions of fewer tokens do not raise suspicion. A missing last block of up to this many does
 not lower trust; neither does a larger one if the engine's longer hits lack it too."""
-_LITTLE: Final = 0.1
+_MISS_BELOW: Final = 0.1
 """If less than this share of a prediction was cached, none of it counts as true."""
-_MAX_OF: Final = 0.8
+_TRUE_FROM: Final = 0.8
 """If this share was cached, a prediction counts as true: lengths of texts are estimates."""
 _ENOUGH: Final = 3
 """After this many failed predictions in a row, the cache is gone."""
@@ -81,17 +81,17 @@ class PredictionTrust:
         # That is most of a short hit, and little of a long one.
         if predicted > block and actual > 0:
             self._drops_last = 0 < lacks <= block
-        if held >= _MAX_OF or lacks > (block if self._drops_last else min(block, _LARGE_TOKENS)):
-            in_a_row = self._misses_in_a_row + 1 if held < _LITTLE else 0
+        if held >= _TRUE_FROM or lacks > (block if self._drops_last else min(block, _LARGE_TOKENS)):
+            in_a_row = self._misses_in_a_row + 1 if held < _MISS_BELOW else 0
             self._misses_in_a_row = min(_MAX_MISSES, in_a_row)
             weight = _FALLS * max(1, self._misses_in_a_row) if held < self.trust else _RISES
             self.trust += weight * (held - self.trust)
-        if held >= _MAX_OF or actual > predicted - 2 * block:
+        if held >= _TRUE_FROM or actual > predicted - 2 * block:
             self._has_held = True
             return Verdict.HELD
         if not self.suspicious:
             self._failed_predictions, self._failed_tokens = 1, predicted - actual
-            empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
+            empty = held < _MISS_BELOW and predicted >= max(_LARGE_TOKENS, 2 * block)
             self.suspicious = empty and self._reports_hits and not self.reports_restarts
             return Verdict.MISSED
         self._failed_predictions += 1

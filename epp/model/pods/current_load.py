@@ -20,6 +20,7 @@ from epp.model.endpoint import UNREPORTED, CurrentLoad, Load
 from epp.model.events import OrcaReported
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
+from epp.model.quote import Quote
 
 _MAX_ADAPTERS: Final = 10_000
 """The most names of adapters; beyond it, all are learned anew."""
@@ -50,27 +51,35 @@ class LoadBooks:
         self._window = -inf
         self.held_up = False
         """Whether an own prompt of more than a step has run for longer than predicted."""
+        self.counted = 0
+        """The own requests as engines count them: each answer to each prompt is one."""
 
-    def add_request(self, model: str) -> None:
+    def add_request(self, quote: Quote) -> None:
         """Count a request that was sent, for a model or an adapter."""
+        model = quote.target_model
         self._models[model] = self._models.get(model, 0) + 1
+        self.counted += max(1, quote.answers)
 
-    def remove_request(self, model: str) -> None:
+    def remove_request(self, quote: Quote) -> None:
         """Stop counting a request that has ended; one that was not counted changes nothing.
 
         The models keep their order of arrival, in which they hold slots.
         """
+        model = quote.target_model
         left = self._models.get(model, 0) - 1
-        if left > 0:
+        if left < 0:
+            return
+        if left:
             self._models[model] = left
         else:
-            self._models.pop(model, None)
+            self._models.pop(model)
+        self.counted = max(0, self.counted - max(1, quote.answers)) if self._models else 0
 
-    def recount(self, models: Iterable[str]) -> None:
+    def recount(self, quotes: Iterable[Quote]) -> None:
         """Count these requests in place of all others."""
-        self._models = {}
-        for model in models:
-            self.add_request(model)
+        self._models, self.counted = {}, 0
+        for quote in quotes:
+            self.add_request(quote)
 
     def close(self, load: Load, step: float, now: float) -> None:
         """Compare a report with the books of the same moment.
@@ -98,7 +107,7 @@ class LoadBooks:
             self._unreached = min(self._unreached, unreached)
         late = ledger.overdue(now)
         running = load.running - (self._others - self._others_waiting)
-        begun = own - ledger.prefilling(now)
+        begun = own - ledger.count_prefilling(now)
         self.held_up = late is not None and late[1] > step and running > begun
         # vLLM `schedule`: first come, first served, so a running request does not wait again.
         self._most_waiting = load.waiting + max(0.0, own - requests) - ledger.sent
@@ -135,10 +144,10 @@ class LoadBooks:
         """Return the load at `now`, in seconds, after the scheduler was brought up to date."""
         ledger, scheduler = self._ledger, self._scheduler
         requests = ledger.requests + self._others
-        # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
+        # `min` of two numbers compiles to a comparison; of three it is a call.
         waiting = len(scheduler.waiting) + self._others_waiting
         waiting += self.unreached
-        waiting = min(waiting, ledger.prefilling(now) + self._others)
+        waiting = min(waiting, ledger.count_prefilling(now) + self._others)
         waiting = min(waiting, ledger.sent + self._most_waiting)
         usage = max(0.0, scheduler.usage + self._kv_usage)
         kv_usage = min(1.0, usage)

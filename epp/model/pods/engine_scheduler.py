@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from msgspec.structs import replace
+
 from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel, Lease
 from epp.model.caches.kv_event_mirror import KvEventMirror
@@ -111,7 +113,8 @@ class EngineScheduler:
 
         The `first` report describes the engine from its start, so its block size empties nothing.
         """
-        if _make(spec) != _make(self.spec) or not (first or spec.block == self.spec.block):
+        same = replace(spec, capacity=self.spec.capacity, block=self.spec.block) == self.spec
+        if not same or (spec.block != self.spec.block and not first):
             self.reset(spec)
             return
         self.spec = spec
@@ -348,8 +351,3 @@ class EngineScheduler:
 
     def _aside(self) -> Collection[BlockHash]:
         return () if self.reported is None else self.reported.aside
-
-
-def _make(spec: CacheSpec) -> tuple[str, str, int]:
-    """Return the parts of a spec that a cache cannot change without starting empty."""
-    return spec.model, spec.eviction, spec.offload

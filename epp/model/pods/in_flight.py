@@ -170,9 +170,13 @@ class InFlightRequest:
             expected, seconds = span
             self._taught = pod.pace.learn_prefill(expected, seconds, now)
         admission = self._admission
-        met_idle = admission is not None and admission.met_idle and not self.delayed
-        met_idle = met_idle and not self._slept(self.sent_at)
-        if admission is not None and met_idle and uncached >= _MIN_LEARNED_TOKENS:
+        if (
+            admission is not None
+            and admission.met_idle
+            and uncached >= _MIN_LEARNED_TOKENS
+            and not self.delayed
+            and not self._slept(self.sent_at)
+        ):
             pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - admission.beside)
         pod.pace.count_prefill(steps(uncached))
         self._mark = pod.pace.mark()
@@ -279,7 +283,7 @@ class InFlightRequest:
     def computed(self, now: float) -> int:
         """Return how many tokens of its prompts are computed by now, or were cached."""
         first = self.prefill or self
-        done = first.pod.ledger.prefilled(self.quote.request_id, now)
+        done = first.pod.ledger.prefilled_share(self.quote.request_id, now)
         return self.quote.tokens - int((1.0 - done) * first.unprefilled)
 
     def cut_off(self, computed: int) -> None:
@@ -324,6 +328,7 @@ class InFlightRequest:
             length=output_lengths.length(quote.response_kind, quote.output_limit),
             most=inf if quote.max_tokens is None else quote.max_tokens,
             usual=paced and output_lengths.settled(quote.response_kind),
+            answers=max(1, quote.answers),
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:

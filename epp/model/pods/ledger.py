@@ -110,7 +110,7 @@ class Ledger:
         """Whether its last answers were all errors, so that it gets single requests as tests."""
         return self._refusals >= _REFUSALS
 
-    def prefilling(self, now: float) -> int:
+    def count_prefilling(self, now: float) -> int:
         """Count the requests whose prefill is not over, here or elsewhere."""
         self._advance(now)
         return len(self._prefills) + len(self._elsewhere)
@@ -144,7 +144,7 @@ class Ledger:
             before += other.seconds
         return max(0.0, before - done) < seconds
 
-    def prefilled(self, request: RequestId, now: float) -> float:
+    def prefilled_share(self, request: RequestId, now: float) -> float:
         """Return the share of a request's prefill that is done, in 0..1."""
         self._advance(now)
         entry = self._prefills.get(request)

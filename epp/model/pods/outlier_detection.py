@@ -118,7 +118,9 @@ class OutlierDetection:
         A row that is long enough for an ejection is not moved: the failures may be its own.
         """
         found: dict[EndpointId, Pod] = {}
-        for each in ended if len(ended) < self._settings.consecutive_failures else ():
+        if len(ended) >= self._settings.consecutive_failures:
+            return []
+        for each in ended:
             for pod in [pod for pod in self._pods.values() if pod.outlier in each.stages]:
                 if not each.slow:
                     pod.outlier.count_failure(pod.ledger.sent)
@@ -199,7 +201,7 @@ class OutlierDetection:
 
     def _stalled(self, pod: Pod, now: float) -> Sequence[Ejected]:
         enabled = self._settings.consecutive_failures
-        if not enabled or not self._stalls(pod, now) or not self._room(pod):
+        if not enabled or not self._stalls(pod, now) or not self._may_eject(pod):
             return ()
         seconds = self._settings.max_ejection_time
         return [Ejected(pod.endpoint.id, EjectionReason.STALL, seconds)]
@@ -247,7 +249,7 @@ class OutlierDetection:
             for each in peers:
                 if each.outlier.ejected is EjectionReason.FAILURES:
                     yield Returned(each.endpoint.id)
-        elif self._room(pod) and pod.outlier.failures >= needed * _times_longer(peers, pod):
+        elif self._may_eject(pod) and pod.outlier.failures >= needed * _times_longer(peers, pod):
             seconds = pod.outlier.ejection_seconds(
                 self._settings.base_ejection_time, self._settings.max_ejection_time
             )
@@ -267,7 +269,7 @@ class OutlierDetection:
         lately = (since + now) / 2
         return any(each.outlier.alive_at > lately for each in peers if not _out(each))
 
-    def _room(self, pod: Pod) -> bool:
+    def _may_eject(self, pod: Pod) -> bool:
         """Whether one more endpoint of its role may be left out."""
         peers = self._peers(_role(pod))
         return sum(map(_out, peers)) < most_ejected(len(peers))

@@ -176,7 +176,7 @@ class Pace:
         if not self.of_class.prefill.fit.settled:
             return 0.0
         taught = self.prefill_slowness.learn(expected, seconds, now)
-        self.of_class.prefill.take_over()
+        self.of_class.prefill.recentre()
         return taught
 
     def learn_prompt(self, uncached: int, cached: int, seconds: float) -> None:
@@ -198,5 +198,5 @@ class Pace:
         each = seconds / tokens / slowness.relative
         if decode.fit.settled:
             slowness.learn(seconds * tokens / steps, seconds, now)
-            decode.take_over()
+            decode.recentre()
         decode.learn(sequences / steps, held / steps, each, sure=slowness.settled)

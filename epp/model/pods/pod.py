@@ -69,8 +69,6 @@ class Pod:
         self.endpoint = endpoint
         self.partial = endpoint.partial
         """Whether its role does not serve whole requests."""
-        self.prefill = of_class.prefill
-        """The model of its class; endpoints share it, and `speed`."""
         self.pace = Pace(of_class)
         self.load: Load = UNREPORTED
         self.growth = Growth()
@@ -142,12 +140,11 @@ class Pod:
         """Set new labels of the same engine, which may change its class."""
         self.endpoint = endpoint
         self.partial = endpoint.partial
-        if of_class.prefill is not self.prefill:
-            self.prefill = of_class.prefill
+        if of_class.prefill is not self.speed.prefill:
             self.pace.join(of_class)
             self.speed = of_class.prefill.speed(self.speed.unit)
 
-    def holds(self, model: str, tokens: int) -> bool | None:
+    def fits(self, model: str, tokens: int) -> bool | None:
         """Return whether a model's context here has room for `tokens`; None if not known."""
         limit = self.max_model_lens.get(model)
         return None if limit is None else tokens <= limit
@@ -187,14 +184,14 @@ class Pod:
         `decode_only`: another endpoint computes its prompts. If an error is raised, nothing of the
         request remains.
         """
-        model, request_id, scheduler = quote.target_model, quote.request_id, self.scheduler
+        request_id, scheduler = quote.request_id, self.scheduler
         longest_step = self.pace.longest_step
         self.count_time(now)
         doubtful = estimate.matched > 0 and self.feedback.trust < DOUBT
-        delayed = doubtful or self.books.waits_for_slot(model)
+        delayed = doubtful or self.books.waits_for_slot(quote.target_model)
         busy = delayed or self.load.waiting or self.ledger.queued_seconds(now)
         admission = Admission(met_idle=not busy)
-        self.books.add_request(model)
+        self.books.add_request(quote)
         try:
             if decode_only:
                 self.ledger.admit_decode(request_id, now)
@@ -237,7 +234,7 @@ class Pod:
             self.count_time(now)
         finally:
             self.ledger.end(quote.request_id, now)
-            self.books.remove_request(quote.target_model)
+            self.books.remove_request(quote)
             for sequence in admission.sequences:
                 self.scheduler.finish_request(sequence, revoked=revoked)
                 self.scheduler.schedule(self.pace.longest_step, now)
@@ -247,15 +244,15 @@ class Pod:
         """The requests in its books."""
         return self.ledger.request_ids | {each.request_id for each in self.scheduler.sequences()}
 
-    def keep(self, models: Mapping[RequestId, str], now: float) -> None:
-        """Remove all requests from its books but these, each with its model."""
-        for request in self.ledger.request_ids - models.keys():
+    def keep(self, quotes: Mapping[RequestId, Quote], now: float) -> None:
+        """Remove all requests from its books but these."""
+        for request in self.ledger.request_ids - quotes.keys():
             self.ledger.end(request, now)
         for sequence in self.scheduler.sequences():
-            if sequence.request_id not in models:
+            if sequence.request_id not in quotes:
                 self.scheduler.finish_request(sequence, revoked=False)
         self.scheduler.schedule(self.pace.longest_step, now)
-        self.books.recount(models.values())
+        self.books.recount(quotes.values())
 
     # Reports of the engine.
 
@@ -300,7 +297,8 @@ class Pod:
             self.scheduler.reconfigure(spec, first=not self.reported_block)
         if load.emptied:
             self.scheduler.copy(CacheCleared(self.endpoint.id))
-        self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
+        unit = (load.match_unit or spec.block) if load.caching else 0
+        self.speed = self.speed.prefill.speed(unit)
         self.reported_block = spec.block
         if self._restarted(load) and not self._reports_blocks:
             self.restart()  # KV events report restarts themselves
@@ -357,7 +355,7 @@ class Pod:
     def _count_external(self) -> None:
         """Count requests of other senders, by a report and the ledger of the same moment."""
         self.ledger.running = self.load.running
-        self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
+        self.ledger.external_waiting = max(0.0, self.load.waiting - self.books.counted)
 
     def record_failure(self, reason: ScrapeFailure, now: float) -> None:
         """Apply a failed scrape: the endpoint is unreachable if it cannot be connected to.

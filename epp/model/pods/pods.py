@@ -186,7 +186,11 @@ class Pods:
             self.shortest_context = min(self._contexts, default=inf)
 
     def serves(self, model: str) -> bool | None:
-        """Return whether any endpoint serves a model; None while one without a full list may."""
+        """Return whether any endpoint serves a model; None while that is not known.
+
+        It is known if endpoints are asked for their models (`ModelsListed`): true once one has
+        listed it, false once all have listed theirs without it.
+        """
         if not self._listed:
             return None
         if self._served[model]:

@@ -55,6 +55,7 @@ class UnobservedRequest:
         length: float,
         most: float = inf,
         usual: bool = True,
+        answers: int = 1,
     ) -> None:
         self.id: Final = id
         self.endpoint_id: Final = endpoint_id
@@ -62,15 +63,17 @@ class UnobservedRequest:
         """When it was last seen."""
         self.began: Final = began
         """When it generates its first token."""
-        self.pace: Final = max(seconds_per_token, _MIN_SECONDS_PER_TOKEN)
+        self.seconds_per_token: Final = max(seconds_per_token, _MIN_SECONDS_PER_TOKEN)
         """Seconds for each further token."""
         self.length: Final = length
-        """The expected number of tokens: at least one."""
+        """The expected number of tokens of each answer: at least one."""
         self.most: Final = most
-        """The most tokens that it may generate."""
+        """The most tokens that each answer may have."""
+        self.answers: Final = answers
+        """How many answers are generated side by side."""
         self.usual: Final = usual
         """Whether the length was learned from enough other responses."""
-        self.due: Final = began + (length - 1) * self.pace
+        self.due: Final = began + (length - 1) * self.seconds_per_token
         """When it is expected to end."""
         self.last: Final = began + _OVERDUE * (self.due - began) + _OVERDUE_SECONDS
         """When it is over, whatever the engine counts."""
@@ -83,8 +86,8 @@ class UnobservedRequest:
         """Return how many tokens it is expected to have generated."""
         if now < self.began:
             return 0
-        tokens = 1 + (now - self.began) / self.pace + _ROUNDING
-        return int(min(tokens, self.most, _OVERDUE * self.length))
+        tokens = 1 + (now - self.began) / self.seconds_per_token + _ROUNDING
+        return int(min(tokens, self.most, _OVERDUE * self.length)) * self.answers
 
 
 class _NextEnd:
@@ -184,7 +187,7 @@ class UnobservedRequests:
 
         A request that was observed for longer than `last` ends at once, not in the past.
         """
-        step = max(_MIN_SECONDS_APART, _TOKENS_APART * unseen.pace)
+        step = max(_MIN_SECONDS_APART, _TOKENS_APART * unseen.seconds_per_token)
         end = unseen.due if at < unseen.due else max(at, unseen.last)
         when = min(max(now, unseen.began) + step, end)
         heappush(self._agenda, (when, next(self._tickets), unseen))

@@ -1,4 +1,4 @@
-"""Hashes of blocks, which whole prompts are held against.
+"""Counted hashes of blocks; whole prompts are compared with them.
 
 Compiled: `block_hashes.pyx`.
 """

@@ -35,16 +35,16 @@ class KnownPrefixLengths:
         self._record(block_hash, _checked(tokens), 0)
 
     def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
-        """Record a length that may be too great, or too small if some was evicted.
+        """Record an uncounted length: maybe too great, or too small if some was evicted.
 
-        It replaces one of its kind, up to the first of these, and none that was counted.
+        It replaces an uncounted one, but never exceeds the first of these; a counted one stays.
         """
         seen = _checked(tokens)
         known, most = self._known(block_hash) or (seen, seen)
         self._record(block_hash, min(seen, most) if most else known, most)
 
     def most(self, block_hash: BlockHash) -> int:
-        """Return the greatest length that is up to a block; -1 if none is known."""
+        """Return a block's length if it was counted, else its upper bound; -1 if unknown."""
         return max(self._known(block_hash) or (-1, -1))
 
     def _known(self, block_hash: BlockHash) -> tuple[int, int] | None:

@@ -118,9 +118,9 @@ class Prompts:
     ) -> None:
         """Learn that a cache served `tokens` of a prompt if `blocks` leading blocks hit.
 
-        If a message ends there, and the server's count is near the greatest known length, or else
-        the estimate, it is the length of the prefix without the engine's last `block` tokens, of
-        which half is assumed.
+        Hits are whole blocks of `block` tokens, so the prefix is up to `block` longer: half is
+        added. Nothing is learned unless a message ends there and `tokens` is near the greatest
+        known length, or the estimate if none is known.
         """
         if chain.exact or not blocks or not tokens:
             return

@@ -91,7 +91,7 @@ class ServedNames:
         added = after.firsts.get(name) == first
         either = min(pair), max(pair)  # whichever is first
         self._pairs[either] += 1 if added else -1
-        if self._pairs[either] != added:
+        if self._pairs[either] != int(added):  # neither the first list nor the last
             return False
         if not added:
             del self._pairs[either]

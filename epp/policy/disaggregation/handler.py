@@ -22,7 +22,7 @@ from epp.values import replaced
 
 PREFILLER = "x-prefiller-host-port"
 ENCODERS = "x-encoder-hosts-ports"
-_ORDERS = {"": False, "decode": False, "decodefirst": False, "prefill": True, "prefillfirst": True}
+_DECODE_FIRST, _PREFILL_FIRST = {"", "decode", "decodefirst"}, {"prefill", "prefillfirst"}
 _BYTES_PER_TOKEN = 4
 _KINDS = {
     (False, False): "decode-only",
@@ -80,13 +80,13 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
     decider_plugin_name: Annotated[str, mapped_to("`deciders.prefill`")] = ""
 
     def __post_init__(self) -> None:
-        if self._order not in _ORDERS:
+        if self._order not in _DECODE_FIRST | _PREFILL_FIRST:
             raise ValueError(
                 f"`stageOrder` must be `decode-first` or `prefill-first`, not `{self.stage_order}`"
             )
         if self._is_flat and (self.profiles != _PROFILES or self.deciders != _DECIDERS):
             raise ValueError("write `profiles` and `deciders`, or the older fields, and not both")
-        if _ORDERS[self._order] and self._stages()[1].prefill:
+        if self._order in _PREFILL_FIRST and self._stages()[1].prefill:
             raise ValueError("`prefill-first` has no `deciders.prefill`: prefill always runs")
 
     @property
@@ -118,7 +118,7 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
             profiles=profiles,
             prefill_decider=_decider(context, deciders.prefill),
             encode_decider=_decider(context, deciders.encode),
-            prefill_first=_ORDERS[self._order],
+            prefill_first=self._order in _PREFILL_FIRST,
             parameter=_OLDER if self._is_flat else "profiles.{}",
         )
 

@@ -38,7 +38,7 @@ class P2pSourceProducer(PluginParameters, frozen=True):
 
 
 class P2pSource(msgspec.Struct, frozen=True):
-    """Adds the header of the source to requests: of one with `least` more tokens than `profile`."""
+    """Names a source in a header, if it has `least` more tokens than the endpoint of `profile`."""
 
     producer: PrefixMatchInfo
     least: int

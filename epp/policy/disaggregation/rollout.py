@@ -135,7 +135,7 @@ class Rollout:
         self._revision_label = self._gating.revision_label_key or _REVISION_LABEL
         self._role_label = self._gating.role_label_key or _ROLE_LABEL
         self._headers = [(each.header_name.lower(), each) for each in parameters.headers]
-        self._counts = parse_label_selector(parameters.scope.label_selector).selects
+        self._in_scope = parse_label_selector(parameters.scope.label_selector).selects
         self._below = below
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._targets: dict[Target, Endpoint] = {}
@@ -167,7 +167,7 @@ class Rollout:
     def weights(self) -> Mapping[str, int]:
         """The weight of each revision that has a pod of every role; none if gating is off."""
         if self._weights is None:
-            self._weights = self._weigh()
+            self._revisions, self._weights = self._weigh()
         return self._weights
 
     @property
@@ -181,28 +181,29 @@ class Rollout:
         total = sum(weights.values())
         return {each: weights.get(each, 0) / (total or 1) for each in sorted(self._revisions)}
 
-    def _weigh(self) -> Mapping[str, int]:
+    def _weigh(self) -> tuple[frozenset[str], Mapping[str, int]]:
+        """Return all revisions, and the weights of those that have a pod of every role."""
         gating, pods = self._gating, {}
         if not gating.roles:
-            return {}
+            return frozenset(), {}
         for each in self._endpoints.values():
-            if self._counts(each.labels):
+            if self._in_scope(each.labels):
                 pod = each.namespace, each.pod or each.name
                 pods[pod] = tuple(
                     each.labels.get(key, "") for key in (self._revision_label, self._role_label)
                 )
         counts = Counter(pods.values())
-        self._revisions = frozenset(revision for revision, role in counts if revision and role)
+        revisions = frozenset(revision for revision, role in counts if revision and role)
         complete = {
             revision: [counts[revision, role] for role in gating.roles]
             for revision, _ in counts
             if revision and all(counts[revision, role] for role in gating.roles)
         }
         if gating.mode == "sum":
-            return {revision: sum(numbers) for revision, numbers in complete.items()}
+            return revisions, {name: sum(numbers) for name, numbers in complete.items()}
         totals = [sum(numbers) for numbers in zip(*complete.values(), strict=True)]
-        return {
-            revision: numbers[totals.index(max(totals))] for revision, numbers in complete.items()
+        return revisions, {
+            name: numbers[totals.index(max(totals))] for name, numbers in complete.items()
         }
 
     def screen(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
@@ -240,7 +241,7 @@ class Rollout:
         llm-d-router keeps what it drew for one of them.
         """
         names = () if self._gating.disable_coordination else _DECISION_HEADERS
-        whole = next((found for name in names if (found := request.headers.get(name))), "")
+        whole = next(filter(None, map(request.headers.get, names)), "")
         if not whole:
             return self._below(_DRAWS)
         return xxh64_intdigest(whole.encode(errors="replace")) % _DRAWS

@@ -129,7 +129,7 @@ def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
     least = {True: inf, False: inf}
     for held, cost in zip(sticky, costs, strict=True):
         least[held] = min(least[held], cost)
-    return least[True] - least[False] > most  # not a number, and not more, if nothing is predicted
+    return least[True] - least[False] > most  # inf - inf is not a number, so not more
 
 
 class SloHeadroomTierFilter(BoundedParameters, frozen=True):

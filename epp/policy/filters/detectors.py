@@ -127,6 +127,11 @@ STAGES: Mapping[Stage, RoleFilter] = {"prefill": PrefillFilter(), "decode": Deco
 """The filter of the endpoints of each stage, by their roles; an endpoint may be in both."""
 
 
+def of_stage(stage: Stage, candidates: Candidates) -> Candidates:
+    """Return the endpoints of a stage."""
+    return [each for each in candidates if STAGES[stage].wants(each.endpoint.labels)]
+
+
 class MaxSaturationDetector(PluginParameters, frozen=True):
     """Detects the saturation of whichever of several detectors finds the most.
 
@@ -169,10 +174,7 @@ class SeveralDetectors(msgspec.Struct, frozen=True):
         """Return the most that each finds, if its stages have endpoints."""
         found: list[tuple[str, float]] = []
         for name, detector, stages in self.children:
-            groups: list[Candidates] = [
-                [each for each in candidates if STAGES[stage].wants(each.endpoint.labels)]
-                for stage in stages
-            ] or [candidates]
-            asked = [detector.saturation(group) for group in groups if group or not stages]
-            found += [(name, max(asked))] if asked else []
+            groups = [kept for stage in stages if (kept := of_stage(stage, candidates))]
+            if groups or not stages:
+                found.append((name, max(map(detector.saturation, groups or [candidates]))))
         return found

@@ -19,9 +19,9 @@ from epp.policy.flow.line import Line
 
 _MEMORY_SECONDS: Final = 30.0
 _MIN_SECONDS: Final = 1.0
-"""The rate is known after this many seconds in which any request waited,"""
+"""Seconds in which any request waited, before the rate is known."""
 _MIN_RELEASES: Final = 1.5
-"""and after this many released requests, of which old ones fade."""
+"""Released requests before it is known; old ones fade."""
 _LONGEST_STEP: Final = 5.0
 """The most time that counts between two calls: a longer gap is a pause of the process."""
 _MIN_WORK: Final = 1e-3
@@ -96,7 +96,7 @@ class _BandSnapshot:
         share = own + _work(held)
         less = bisect_left(self._totals, share)  # flows that have less than that
         others = self._sums[less] + share * (len(self._totals) - less)
-        return own + others - min(share, sums[-1])
+        return own + others - min(share, sums[-1])  # `others` has its own flow too
 
 
 class ExpectedWait:

@@ -38,7 +38,7 @@ from epp.policy.flow.refusals import QueueOutcome, Refusals, failed_outcome, out
 from epp.policy.flow.rooms import Axis
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
-from epp.policy.scheduler import Scheduler
+from epp.policy.scheduler import Scheduler, check_cached
 
 _TICK_SECONDS: Final = 0.01
 """Seconds between checks while requests wait, at least: prefill may end by the clock alone."""
@@ -114,7 +114,6 @@ class FlowControl:
                 raise
             empty = not isinstance(error, EndpointsFull)
             return self._wait(self._held(request, quote, now, empty=empty), now)
-        axis = None
         if quote.chains:
             decision, axis = self.placement.place(request, quote, decision, now)
             if axis is not None:
@@ -355,6 +354,7 @@ class FlowControl:
             if self.settings.holds and not force:
                 worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
                 decision, axis = self.placement.place(request, quote, decision, now, worth)
+            check_cached(request, decision)  # it may have been evicted meanwhile
         except FAULTS as error:  # also a plug-in's: the client is answered, and others proceed
             if not force and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)

@@ -13,7 +13,7 @@ from epp.model.candidate import Candidate
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.filters.detectors import STAGES, SeveralDetectors
+from epp.policy.filters.detectors import STAGES, SeveralDetectors, of_stage
 from epp.policy.flow.settings import GateSettings
 
 EFFECTIVE: Final = "effective"
@@ -38,16 +38,13 @@ class SaturationGate:
 
     def detected(self, now: float) -> list[tuple[str, str, float]]:
         """Return the saturation that each detector finds in each stage, after both names."""
-        detector = self.settings.detector
-        return [
-            (name, stage, value)
-            for stage, kept in _by_stage(self._candidates(now)).items()
-            for name, value in (
-                detector.found(kept)
-                if isinstance(detector, SeveralDetectors)
-                else ((self.settings.name, detector.saturation(kept)),)
-            )
-        ]
+        detector, found = self.settings.detector, list[tuple[str, str, float]]()
+        for stage, kept in _by_stage(self._candidates(now)).items():
+            if isinstance(detector, SeveralDetectors):
+                found += [(name, stage, value) for name, value in detector.found(kept)]
+            else:
+                found.append((self.settings.name, stage, detector.saturation(kept)))
+        return found
 
     def _candidates(self, now: float) -> Sequence[Candidate]:
         if self._quote is None:
@@ -76,10 +73,6 @@ class SaturationGate:
             self._priorities = sorted({*self._priorities, *priorities}, reverse=True)
 
 
-def _by_stage(candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+def _by_stage(candidates: Sequence[Candidate]) -> dict[str, Sequence[Candidate]]:
     """Return the endpoints of each stage that has any."""
-    kept = {
-        stage: [each for each in candidates if role.wants(each.endpoint.labels)]
-        for stage, role in STAGES.items()
-    }
-    return {stage: found for stage, found in kept.items() if found}
+    return {stage: kept for stage in STAGES if (kept := of_stage(stage, candidates))}

@@ -49,7 +49,7 @@ def headroom(flow: FlowControl, fleet: Fleet, now: float, *, batch: bool) -> Hea
 
 
 def _requests(pod: Pod, rooms: Rooms, usual: _Usual, now: float) -> int:
-    seconds = pod.prefill.seconds(usual.prompt, 0) * pod.pace.prefill_slowness.value
+    seconds = pod.speed.prefill.seconds(usual.prompt, 0) * pod.pace.prefill_slowness.value
     return rooms.requests_that_fit(pod, seconds, usual.tokens, now)
 
 

@@ -227,7 +227,7 @@ class PlaceQueue:
         """Return the next request of each flow."""
         return [queue.first() for queue in self._queues.values()]
 
-    def late_of(self, flow: str) -> Iterator[HeldRequest]:
+    def last_of(self, flow: str) -> Iterator[HeldRequest]:
         """Yield the requests of a flow, roughly from the last to the first."""
         queue = self._queues.get(flow)
         # heapq: parents, which go first, come before their children in the list.

@@ -121,7 +121,7 @@ class _Band:
         start = max(self.flow(held).start, self.passed)
         return (start, self.order.rank(held)) <= _order(queue.head())
 
-    def late_of_largest(self, than: Flow) -> Iterator[HeldRequest]:
+    def last_of_largest(self, than: Flow) -> Iterator[HeldRequest]:
         """Yield waiting requests, each the last of the flow that has most requests at that time.
 
         It ends once no flow has at least two requests more than `than`.
@@ -130,13 +130,13 @@ class _Band:
         # Heaps, as a long request may take the places of thousands of short ones.
         most = [(-each.waiting, name) for name, each in self.flows.items() if each.waiting > least]
         heapify(most)
-        late: dict[str, Iterator[HeldRequest]] = {}
+        last: dict[str, Iterator[HeldRequest]] = {}
         while most and -most[0][0] > least:
             left, name = most[0]
-            if name not in late:
-                queues = [queue.late_of(name) for queue in self.queues.values()]
-                late[name] = merge(*queues, key=attrgetter("rank"), reverse=True)
-            yield next(late[name])
+            if name not in last:
+                queues = [queue.last_of(name) for queue in self.queues.values()]
+                last[name] = merge(*queues, key=attrgetter("rank"), reverse=True)
+            yield next(last[name])
             heapreplace(most, (left + 1, name))
 
 
@@ -243,10 +243,10 @@ class Line:
             self.on_change()
         return True
 
-    def yield_to(self, held: HeldRequest) -> Iterator[HeldRequest]:
+    def displaceable_by(self, held: HeldRequest) -> Iterator[HeldRequest]:
         """Yield the waiting requests of its band that an arriving one may displace, in order."""
         band = self._band(held.request.priority)
-        return band.late_of_largest(band.flow(held))
+        return band.last_of_largest(band.flow(held))
 
     def charge(self, held: HeldRequest) -> None:
         """Count a request that is sent, whether it waited or not, towards its flow's share."""

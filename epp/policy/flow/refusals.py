@@ -130,7 +130,7 @@ class Refusals:
         # If the places of all requests of its priority were not enough, none is displaced.
         if not self._fits(request, *self._line.waiting(request.priority)):
             return None
-        for other in self._line.yield_to(held):
+        for other in self._line.displaceable_by(held):
             others.append(other)
             size += other.request.size
             if self._fits(request, len(others), size):
@@ -210,8 +210,7 @@ def outcome_of(error: BaseException, *, waited: bool) -> QueueOutcome:
     The fault of a plug-in is a refusal too.
     """
     if isinstance(error, NoEndpoints) and not isinstance(error, Overloaded):
-        no_endpoints = QueueOutcome.EVICTED_NO_ENDPOINTS, QueueOutcome.REJECTED_NO_ENDPOINTS
-        return no_endpoints[not waited]
+        return QueueOutcome.EVICTED_NO_ENDPOINTS if waited else QueueOutcome.REJECTED_NO_ENDPOINTS
     if not waited:
         return QueueOutcome.REJECTED_CAPACITY
     late = isinstance(error, WaitedTooLong) or getattr(error, "reason", "") == "ttft-unmet"

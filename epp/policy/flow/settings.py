@@ -41,6 +41,15 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 STALE_SECONDS: Final = 10.0
 """The age in seconds from which on a report is ignored, by default."""
+_MISSED_REPORTS: Final = 3
+
+
+def stale_after(interval: float) -> float:
+    """Return the age in seconds from which on a report is ignored, if one is due each `interval`.
+
+    That is after a few missed reports, if these are far apart.
+    """
+    return max(STALE_SECONDS, _MISSED_REPORTS * interval)
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):

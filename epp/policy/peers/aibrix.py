@@ -124,7 +124,8 @@ class _ByService:
     def __init__(self, settings: AiBrixVtcBasicScorer, below: Callable[[int], int]) -> None:
         self._settings = settings
         self._below = below
-        # Users by the time of their last request, the oldest first, with their service as of then.
+        # Users by the time of their last request, the oldest first, with their service as of the
+        # last time that it was looked at.
         self._windows: OrderedDict[ClientKey, WindowSum] = OrderedDict()
         self._served: dict[ClientKey, float] = {}
 
@@ -133,8 +134,7 @@ class _ByService:
         if not candidates or request.fairness_id == DEFAULT_FAIRNESS_ID:
             return [1.0] * len(candidates)
         settings = self._settings
-        window = self._windows.get(client_key(request.fairness_id), NOTHING)
-        served = window.total(candidates[0].now)
+        served = self._service(client_key(request.fairness_id), candidates[0].now)
         lowest = min(self._served.values(), default=settings.min_tokens)
         highest = max(self._served.values(), default=settings.max_tokens)
         unit = max(settings.min_tokens, (lowest + highest) / 2)
@@ -147,6 +147,15 @@ class _ByService:
                 for position, each in enumerate(candidates)
             ]
         )
+
+    def _service(self, user: ClientKey, now: float) -> float:
+        """Return a user's service within the window, and count it as such from now on."""
+        served = self._windows.get(user, NOTHING).total(now)
+        if served:
+            self._served[user] = served
+        elif user in self._windows:
+            del self._windows[user], self._served[user]
+        return served
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Count a request for its user."""

@@ -33,8 +33,8 @@ class D2LpmScorer(BoundedParameters, frozen=True):
 
     A client is a fairness id. It begins with `worker_quantum` tokens at every endpoint, and pays
     there for tokens that are not cached as it is sent, and `output_token_weight` times the tokens
-    of the response as it ends. If it has nothing left anywhere, it is given as many quanta at
-    all endpoints as it takes.
+    of the response as it ends. If it has nothing left anywhere, it is given as many quanta as
+    it takes at all endpoints that it has used.
 
     Of equal prefixes the endpoint with the fewest requests in flight is chosen; among equals
     chance decides: all of them score 1, others 0. A small quantum evens out what each client has
@@ -80,7 +80,8 @@ class _ByCredit(Chooser):
         )
 
     def _credit(self, account: "_Account", endpoint: int) -> float:
-        return account.quanta * self._settings.worker_quantum - account.spent.get(endpoint, 0.0)
+        quantum, spent = self._settings.worker_quantum, account.spent.get(endpoint)
+        return quantum if spent is None else account.quanta * quantum - spent
 
     def _quanta(self, credit: float) -> int:
         """Return how many quanta it takes until something is left."""
@@ -95,7 +96,9 @@ class _ByCredit(Chooser):
         if len(self._accounts) > _MAX_CLIENTS:
             self._accounts.popitem(last=False)
         account.quanta += self._quanta(self._credit(account, endpoint))
-        account.pay(endpoint, decision.prompt_tokens - decision.predicted_cached_tokens)
+        # An endpoint that is new to the client begins with one quantum, however many it was given.
+        account.spent.setdefault(endpoint, (account.quanta - 1) * self._settings.worker_quantum)
+        account.spent[endpoint] += decision.prompt_tokens - decision.predicted_cached_tokens
         if len(account.spent) > len(self._numbers):
             account.keep(self._numbers.values())
         self._under_way[request.id] = client, endpoint
@@ -108,20 +111,18 @@ class _ByCredit(Chooser):
             client, endpoint = self._under_way.pop(event.request_id, (0, -1))
             served = self._accounts.get(client)
             if served is not None and endpoint in served.spent:
-                usage = event.usage if isinstance(event, Finished) else None
-                tokens = usage.completion_tokens if usage else event.generated
-                served.pay(endpoint, self._settings.output_token_weight * tokens)
+                tokens = event.tokens if isinstance(event, Finished) else event.generated
+                served.spent[endpoint] += self._settings.output_token_weight * tokens
 
 
 class _Account(msgspec.Struct, eq=False):
-    """The quanta that a client was given at each endpoint, and the tokens that it spent there."""
+    """The quanta that a client was given at each endpoint, and the tokens that it spent there.
+
+    An endpoint that it did not use has one quantum, and no entry.
+    """
 
     quanta: int = 1
     spent: dict[int, float] = {}
-
-    def pay(self, endpoint: int, tokens: float) -> None:
-        """Spend tokens at an endpoint."""
-        self.spent[endpoint] = self.spent.get(endpoint, 0.0) + tokens
 
     def keep(self, endpoints: Collection[int]) -> None:
         """Forget the credit spent at endpoints that are gone."""

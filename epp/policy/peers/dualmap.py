@@ -18,7 +18,7 @@ from epp.policy.peers.chooser import Choice, Chooser, least
 from epp.policy.peers.hash_ring import HashRing, opening_key
 from epp.policy.plugins import Candidates, PluginContext
 
-_REPLICAS = 256
+_RING_POINTS = 256
 _KEY_BYTES = 8
 
 
@@ -50,7 +50,7 @@ class _OnTwoRings(Chooser):
         self._settings = settings
         name = settings.prefix_match_info_producer_name
         self._matches = find_producer(context, name, PrefixMatchInfo)
-        self._ring = HashRing(context.subscribe, _REPLICAS)
+        self._ring = HashRing(context.subscribe, _RING_POINTS)
 
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         endpoints = {each.endpoint.id: each for each in candidates}

@@ -177,7 +177,7 @@ class ActivePrompts:
 def _prompts(candidate: Candidate) -> list[tuple[Sequence[BlockHash], Sequence[int]]]:
     """Return the hashes of each prompt's full blocks, and where each ends, in tokens.
 
-    Of text it is estimated where blocks end: as if a token had as many bytes everywhere.
+    In text, ends are estimated as if all tokens had equally many bytes.
     """
     size = sum(chain.size for chain in candidate.chains)
     return [

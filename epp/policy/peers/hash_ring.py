@@ -15,20 +15,19 @@ from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import Subscribe, when_removed
 
-_TOKEN_BYTES = 4
-"""Bytes of text that stand for a token."""
+_TEXT_BYTES_PER_TOKEN = 4
 _USER = b"\n<user>"
 """The head of a user's message in canonical text (`Prompt`)."""
 
 
 class HashRing:
-    """Endpoints, each at the points of `replicas` names: its id with a number from 0.
+    """Endpoints, each at `points_each` points: the hashes of its id with a number from 0.
 
     Endpoints leave the ring with the events that `subscribe` delivers.
     """
 
-    def __init__(self, subscribe: Subscribe, replicas: int) -> None:
-        self._replicas = replicas
+    def __init__(self, subscribe: Subscribe, points_each: int) -> None:
+        self._points_each = points_each
         self._points: list[int] = []
         self._owners: dict[int, EndpointId] = {}
         self._endpoints: set[EndpointId] = set()
@@ -68,35 +67,42 @@ class HashRing:
             self._points = sorted(self._owners)
 
     def _points_of(self, endpoint: EndpointId) -> list[int]:
-        return [xxh64_intdigest(f"{endpoint}{number}".encode()) for number in range(self._replicas)]
+        names = [f"{endpoint}{number}" for number in range(self._points_each)]
+        return [xxh64_intdigest(name.encode()) for name in names]
 
 
 def prefix_key(chains: Sequence[Chain], tokens: int | None = None) -> int:
-    """Return a hash of the first tokens of the first prompt, or of all; 0 without a block.
+    """Return a hash of the first tokens of the first prompt, or of all; 0 without a prompt.
 
     It covers the last block that ends within them, or the first one, and all before it; for a
-    prompt that is not longer, also the rest after its blocks.
+    prompt that is not longer, also the rest after its blocks. A prompt of less than a block counts
+    whole.
     """
-    if not chains or not chains[0].hashes:
+    if not chains:
         return 0
     chain = chains[0]
-    most = chain.size if tokens is None else tokens * (1 if chain.exact else _TOKEN_BYTES)
+    if not chain.hashes:
+        return chain.rest_digest
+    most = chain.size if tokens is None else tokens * (1 if chain.exact else _TEXT_BYTES_PER_TOKEN)
     if chain.size <= most:
         return chain.hashes[-1] ^ chain.rest_digest
     return chain.hashes[max(0, bisect_right(chain.ends, most) - 1)]
 
 
 def opening_key(request: InferenceRequest, chains: Sequence[Chain], characters: int) -> int:
-    """Return a hash of the beginning of the user's first message; 0 without a block.
+    """Return a hash of the beginning of the user's first message; 0 if no block ends within it.
 
     It is the hash of the block with these characters, and so covers all that precedes them. The
-    block is within the message, so that a conversation keeps its key.
+    block is within the message, so that a conversation keeps its key. A prompt of less than a block
+    counts whole.
     """
     if not chains:
         return 0
     chain = chains[0]
+    if not chain.hashes:
+        return chain.rest_digest
     start, end = _asked_first(request, chain)
-    wanted = min(start + (characters // _TOKEN_BYTES if chain.exact else characters), end)
+    wanted = min(start + (characters // _TEXT_BYTES_PER_TOKEN if chain.exact else characters), end)
     block = bisect_left(chain.ends, wanted)
     if block == len(chain.ends) or chain.ends[block] > end:
         block -= 1

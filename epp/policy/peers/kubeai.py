@@ -24,8 +24,8 @@ class KubeAiChwblScorer(BoundedParameters, frozen=True):
     The key is the beginning of the user's first message, up to `prefix_char_length` characters.
     Here it is a block of the prompt that ends there or soon after, and covers all that precedes it:
     system prompts and adapters have different keys, in KubeAI only adapters. In prompts that came
-    as tokens the first message is a system prompt if the number of messages is even. All prompts of
-    less than a block share a key.
+    as tokens the first message is a system prompt if the number of messages is even. A prompt of
+    less than a block counts whole.
     """
 
     mean_load_factor: Annotated[int, at_least(100, "percent, such as 125")] = 125

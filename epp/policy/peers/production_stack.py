@@ -26,7 +26,7 @@ _TOKEN_CHARACTERS = 4
 """Characters that a token stands for, of prompts that came as tokens."""
 _WINDOW_SECONDS = 60.0
 """The router's `--request-stats-window`."""
-_REPLICAS = 160
+_RING_POINTS = 160
 """Points of a node on the ring of `uhashring`."""
 
 
@@ -151,7 +151,7 @@ class _BySession(Chooser):
     def __init__(self, header: str, context: PluginContext) -> None:
         self._header = header
         self._rates = _Rates(context)
-        self._ring = HashRing(context.subscribe, _REPLICAS)
+        self._ring = HashRing(context.subscribe, _RING_POINTS)
 
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         session = request.headers.get(self._header, "")

@@ -25,7 +25,7 @@ class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
 
     1. Loads are this picker's requests in flight. If the largest is more than
        `imbalanced_threshold` above the smallest, of two endpoints drawn by chance the less loaded
-       one is chosen; None: never, except for requests without a prompt.
+       one is chosen; None: never, except for requests without a prompt, or with less than a block.
     2. Otherwise the endpoints are considered that the longest prefix was sent to. If that is less
        than the share `match_rate_threshold` of the prompt, those are considered that were sent the
        least text, counting shared prefixes once.
@@ -74,7 +74,10 @@ class _ByTenants(Chooser):
         chains = candidates[0].chains
         threshold = self._settings.imbalanced_threshold
         even = threshold is None or max(loads.values()) - min(loads.values()) <= threshold
-        asked = self._knowing(chains[0], loads) if chains and even else self._two([*loads])
+        if even and chains and chains[0].hashes:
+            asked = self._knowing(chains[0], loads)
+        else:
+            asked = self._two([*loads])
         return least({endpoint: loads[endpoint] for endpoint in asked})
 
     def _knowing(self, chain: Chain, endpoints: Iterable[EndpointId]) -> Collection[EndpointId]:

@@ -69,10 +69,10 @@ class SmgPrefixHashScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the beginning of the prompt hashes to, unless it is loaded.
 
     The key is the hash of the last block that ends within the first `prefix_token_count` tokens, or
-    four times as many bytes of text. Shorter prompts count whole; those of less than a block share
-    a key. An endpoint is loaded if its requests in flight are more than `load_factor` times the
-    mean, (all + 1) / endpoints, and more than `balance_abs_threshold` above it. Instead of a loaded
-    one the least loaded of the others is chosen, the first of equals.
+    four times as many bytes of text. Shorter prompts count whole. An endpoint is loaded if its
+    requests in flight are more than `load_factor` times the mean, (all + 1) / endpoints, and more
+    than `balance_abs_threshold` above it. Instead of a loaded one the least loaded of the others is
+    chosen, the first of equals.
     """
 
     prefix_token_count: Annotated[int, at_least(1, "tokens, such as 256")] = 256

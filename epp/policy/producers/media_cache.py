@@ -81,9 +81,10 @@ class MediaCaches:
     def committed(self, request: InferenceRequest, decision: Decision, _: float) -> None:
         """Remember a request's media at all endpoints that it may go to."""
         media = _media(request)
-        if media:
-            self._count(media)
-        for endpoint in decision.endpoints if media else ():
+        if not media:
+            return
+        self._count(media)
+        for endpoint in decision.endpoints:
             cache = self._caches.get(endpoint.id)
             if cache is not None:
                 cache.update(dict.fromkeys(media))

@@ -6,6 +6,7 @@ runs, fitted to the responses that were seen.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Annotated
 
 import msgspec
@@ -106,13 +107,19 @@ class PredictedLatencyProducer(BoundedParameters, frozen=True):
         return predicted
 
 
+class _Sent(msgspec.Struct, eq=False):
+    running: float
+    answers: int
+    began: float = inf
+
+
 class PredictedLatency:
     """Predicts latencies for requests; learns from those that were committed."""
 
     def __init__(self, buffer: float) -> None:
         self._buffer = buffer
         self._time_per_token = TimePerToken()
-        self._sent: dict[RequestId, tuple[float, int, float | None]] = {}
+        self._sent: dict[RequestId, _Sent] = {}
 
     def latencies(
         self, request: InferenceRequest, candidates: Candidates
@@ -139,17 +146,19 @@ class PredictedLatency:
         """Note what ran at the endpoint as a request was sent there."""
         if request.stream:
             where = decision.endpoint.id
-            running = (each.running for each in decision.candidates if each.endpoint.id == where)
-            self._sent[request.id] = max(1.0, next(running, 1.0)), request.n, None
+            for each in decision.candidates:
+                if each.endpoint.id == where:
+                    answers = request.n * max(1, len(each.chains))  # of each prompt
+                    self._sent[request.id] = _Sent(max(1.0, each.running), answers)
 
     def learn(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Learn from a response that was seen to its end."""
         if isinstance(event, FirstToken) and event.request_id in self._sent:
-            self._sent[event.request_id] = *self._sent[event.request_id][:2], now
+            self._sent[event.request_id].began = now
         elif isinstance(event, Finished | Aborted):
-            running, answers, began = self._sent.pop(event.request_id, (0.0, 1, None))
-            if isinstance(event, Finished) and began is not None and not guessed:
-                tokens = event.usage.completion_tokens if event.usage else event.generated
-                tokens //= answers  # they are generated side by side
-                if tokens >= _MIN_TOKENS and now > began:
-                    self._time_per_token.learn(running, (now - began) / (tokens - 1))
+            sent = self._sent.pop(event.request_id, None)
+            if isinstance(event, Finished) and sent is not None and not guessed:
+                tokens = event.tokens // sent.answers  # they are generated side by side
+                if tokens >= _MIN_TOKENS and now > sent.began:
+                    seconds = (now - sent.began) / (tokens - 1)
+                    self._time_per_token.learn(sent.running, seconds)

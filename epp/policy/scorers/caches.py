@@ -57,7 +57,7 @@ class PrefixCacheScorer(BoundedParameters, frozen=True):
         return self if producer is FROM_FLEET else _ByMatches(self, producer)
 
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
-        """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
+        """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2, in tokens."""
         weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
         found = [each.cached_tokens for each in candidates]
         tokens = candidates[0].prompt_tokens if found else 0
@@ -75,7 +75,7 @@ class _ByMatches(msgspec.Struct, frozen=True):
     producer: PrefixMatchInfo
 
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
-        """Return the same, of the producer's matches."""
+        """Return the same by the producer's matches; a whole match counts as the whole prompt."""
         weight = self.parameters.match_length_weight
         scale = max(1, self.parameters.match_length_scale_tokens)
         return [

@@ -42,7 +42,9 @@ VERTEX: Final[Claims] = {
     ":streamRawPredict": Api.RAW_PREDICT,
 }
 
-FRAMED: Final = frozenset((Api.GRPC_GENERATE, Api.GRPC_EMBED, Api.VERTEX_CHAT, Api.VERTEX_RAW))
+VERTEX_FRAMED: Final = frozenset((Api.VERTEX_CHAT, Api.VERTEX_RAW))
+"""APIs whose messages contain the JSON of other APIs."""
+FRAMED: Final = VERTEX_FRAMED | {Api.GRPC_GENERATE, Api.GRPC_EMBED}
 """APIs over gRPC: bodies are frames."""
 NAMELESS: Final = frozenset(
     (Api.CONVERSATIONS, Api.GENERATE, Api.SGLANG_GENERATE, Api.RAW_PREDICT, *FRAMED)

@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.bodies.apis import FRAMED, NAMELESS
+from epp.protocol.bodies.apis import FRAMED, NAMELESS, VERTEX_FRAMED
 from epp.protocol.bodies.body_reader import BodyData, BodyReader, Found
 from epp.protocol.bodies.coercion import (
     flag_of,
@@ -107,7 +107,7 @@ class Body:
         message = grpc_body.message_of(self.whole())
         if message is None:
             return UNREAD
-        if self._api not in grpc_body.VERTEX:
+        if self._api not in VERTEX_FRAMED:
             return grpc_body.parse_generate(message)
         self._message, self._inner = message, Body(Api.RAW_PREDICT)
         self._inner.feed(grpc_body.json_of(message))

@@ -10,9 +10,9 @@ from itertools import islice
 import msgspec
 import xxhash
 
+from epp.protocol.bodies.api_bodies import ABSENT
 from epp.protocol.bodies.json_tokens import TOKEN
 
-_RAW = msgspec.Raw(b"")
 NOTHING = frozenset((b"", b"null", b"[]", b"{}"))
 """A field that is absent, or has nothing in it."""
 MEDIUM_BYTES = 900
@@ -34,21 +34,21 @@ class Block(msgspec.Struct):
 
     type: str = "text"
     """The kind of block."""
-    text: msgspec.Raw = _RAW
+    text: msgspec.Raw = ABSENT
     """In a block of type `text`."""
-    source: msgspec.Raw = _RAW
+    source: msgspec.Raw = ABSENT
     """In an `image` or `document`."""
-    thinking: msgspec.Raw = _RAW
+    thinking: msgspec.Raw = ABSENT
     """In a `thinking` block."""
-    id: msgspec.Raw = _RAW
+    id: msgspec.Raw = ABSENT
     """The id of a `tool_use`."""
-    name: msgspec.Raw = _RAW
+    name: msgspec.Raw = ABSENT
     """The tool of a `tool_use`."""
-    input: msgspec.Raw = _RAW
+    input: msgspec.Raw = ABSENT
     """The arguments of a `tool_use`."""
-    tool_use_id: msgspec.Raw = _RAW
+    tool_use_id: msgspec.Raw = ABSENT
     """The `tool_use` that a `tool_result` answers."""
-    content: msgspec.Raw = _RAW
+    content: msgspec.Raw = ABSENT
     """The content of a `tool_result`."""
 
 

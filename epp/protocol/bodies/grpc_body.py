@@ -29,8 +29,6 @@ _MAX_IDS: Final = 1 << 19
 """Token ids of a prompt that are read: making numbers of a million takes some 40 ms."""
 _LONGEST_MEDIA: Final = 256 << 10
 """The longest description of a prompt's media, in bytes; media in longer ones are ignored."""
-VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
-"""The APIs whose messages contain the JSON of other APIs."""
 
 
 def message_of(body: bytes) -> bytes | None:

@@ -10,13 +10,13 @@ import msgspec
 import xxhash
 
 from epp.model.request import TOKEN_BYTES, Prompt
+from epp.protocol.bodies.api_bodies import ABSENT
 from epp.protocol.bodies.coercion import UNREADABLE
 
 MAX_MEDIA = 256
 """Media of a prompt that are looked at, the first ones."""
 LONGEST_FEATURE = 128 << 10
 """Bytes that are read of the media's hashes, and of their places; with more a prompt has none."""
-_RAW = msgspec.Raw(b"")
 
 Medium = tuple[int, int, str]
 """The start and the number of the tokens that stand for a medium, and its hash."""
@@ -25,18 +25,18 @@ Medium = tuple[int, int, str]
 class Sampling(msgspec.Struct):
     """`max_new_tokens` is SGLang's, which has `n` as well; all others are vLLM's."""
 
-    max_tokens: msgspec.Raw = _RAW
-    max_new_tokens: msgspec.Raw = _RAW
-    n: msgspec.Raw = _RAW
-    prompt_logprobs: msgspec.Raw = _RAW
-    skip_reading_prefix_cache: msgspec.Raw = _RAW
+    max_tokens: msgspec.Raw = ABSENT
+    max_new_tokens: msgspec.Raw = ABSENT
+    n: msgspec.Raw = ABSENT
+    prompt_logprobs: msgspec.Raw = ABSENT
+    skip_reading_prefix_cache: msgspec.Raw = ABSENT
 
 
 class Features(msgspec.Struct):
     """The media of a prompt in tokens, by modality: their hashes and positions."""
 
-    mm_hashes: msgspec.Raw = _RAW
-    mm_placeholders: msgspec.Raw = _RAW
+    mm_hashes: msgspec.Raw = ABSENT
+    mm_placeholders: msgspec.Raw = ABSENT
 
 
 class _Placeholder(msgspec.Struct):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 
 from epp.model.request import Api
-from epp.protocol.bodies.apis import FRAMED
+from epp.protocol.bodies.apis import FRAMED, VERTEX_FRAMED
 from epp.protocol.bodies.coercion import MAX_TOKENS
 from epp.protocol.bodies.object_scanner import ObjectScanner
 
@@ -18,7 +18,7 @@ _META: Final = b'"meta_info"'
 _META_BEGINS: Final = re.compile(rb'"meta_info"\s*:\s*')
 _LONGEST_META: Final = 64 << 10
 _INDEX: Final = re.compile(r'\s*,\s*"index"\s*:')
-"""What follows it in an event of one of several answers (SGLang `_handle_batch_request`)."""
+"""What follows `meta_info` if it is of one of several answers (SGLang `_handle_batch_request`)."""
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
@@ -148,7 +148,7 @@ class FramedUsage:
         for message, is_message in self._frames.feed(chunk):
             if not is_message:
                 continue
-            if self._api in {Api.VERTEX_CHAT, Api.VERTEX_RAW}:
+            if self._api in VERTEX_FRAMED:
                 found += self._feed_within(message)
             else:
                 self._last = message

@@ -2,12 +2,11 @@
 
 import msgspec
 
-from epp.protocol.extproc.names import QUEUE_DURATION
+from epp.protocol.extproc.names import DECISION, QUEUE_DURATION
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import Headers
 
-DECISION = "x-warmpick-decision"
-SERVED = "x-conformance-test-served-endpoint"
+CONFORMANCE_SERVED = "x-conformance-test-served-endpoint"
 """The header of the gateway conformance suite (gateway-api-inference-extension)."""
 
 _NOT_SERVED = "fail: missing destination endpoint served metadata"
@@ -45,7 +44,7 @@ def decision_header(record: RequestRecord) -> Headers:
 
 def served_header(record: RequestRecord) -> Headers:
     """Return the endpoint that served the request, as the gateway reported."""
-    return ((SERVED, record.served or _NOT_SERVED),)
+    return ((CONFORMANCE_SERVED, record.served or _NOT_SERVED),)
 
 
 def queue_duration_header(record: RequestRecord) -> Headers:

@@ -12,7 +12,7 @@ from epp.protocol.extproc.messages import (
     RequestBody,
     RequestTrailers,
 )
-from epp.protocol.extproc.names import QUEUE_DURATION
+from epp.protocol.extproc.names import DROPPED_REASON, QUEUE_DURATION, REASON
 
 
 class ProtocolError(Exception):
@@ -51,9 +51,9 @@ def error_reply(error: RequestError) -> ImmediateReply:
     """
     told = {"message": str(error), "type": error.kind, "param": None, "code": error.reason}
     body = msgspec.json.encode({"type": "error", "error": told})
-    headers = [("content-type", "application/json"), ("x-warmpick-reason", error.reason)]
+    headers = [("content-type", "application/json"), (REASON, error.reason)]
     if error.dropped_reason:
-        headers.append(("x-llm-d-request-dropped-reason", error.dropped_reason))
+        headers.append((DROPPED_REASON, error.dropped_reason))
     if isinstance(error, UnsupportedCoding):
         headers.append(("accept-encoding", "identity"))  # RFC 9110 §15.5.16
     if error.retry_after is not None:

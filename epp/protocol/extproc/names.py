@@ -17,6 +17,9 @@ OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objectiv
 FAIRNESS: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 RANK: Final = "x-data-parallel-rank"
+DECISION: Final = "x-warmpick-decision"
+REASON: Final = "x-warmpick-reason"
+DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 QUEUE_DURATION: Final = "x-llm-d-flow-queue-duration-ms"
 ATTEMPTS: Final = "x-envoy-attempt-count"
 """How often Envoy tried, in responses, if `include_attempt_count_in_response` is set."""
@@ -49,9 +52,9 @@ HEADERS_OF_PICKER: Final = (
     *LATER_NAMES.values(),
     "x-data-parallel-host-port",
     RANK,
-    "x-llm-d-request-dropped-reason",
-    "x-warmpick-decision",
-    "x-warmpick-reason",
+    DROPPED_REASON,
+    DECISION,
+    REASON,
     # Envoy reads it in clusters of type ORIGINAL_DST that do not name another header.
     "x-envoy-original-dst-host",
 )

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from epp.label_selector import LabelSelector
+from epp.model.endpoint import LAST_PORT
 
 GATEWAY_GROUP = "inference.networking.k8s.io"
 LLM_D_GROUP = "llm-d.ai"
@@ -17,7 +18,7 @@ LEGACY_GROUP = "inference.networking.x-k8s.io"
 
 Name = Annotated[str, Meta(max_length=253)]
 """RFC 1123 §2.1, as the API has it: at most 253 characters."""
-Port = Annotated[int, Meta(ge=1, le=65_535)]
+Port = Annotated[int, Meta(ge=1, le=LAST_PORT)]
 _Weight = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 _Priority = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
@@ -132,7 +133,7 @@ class LegacyPoolSpec(msgspec.Struct, frozen=True, rename="camel"):
     """`PoolSpec` as `v1alpha2` wrote it: labels as a plain map, and one port (0: none)."""
 
     selector: dict[str, str] = {}
-    target_port_number: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    target_port_number: Annotated[int, Meta(ge=0, le=LAST_PORT)] = 0
     app_protocol = ""
 
     @property

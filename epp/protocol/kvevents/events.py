@@ -33,7 +33,7 @@ from epp.protocol.kvevents.arrays import (
     read_uint32s,
 )
 
-MAX_BLOCKS = 128
+_CHANGE_BLOCKS = 128
 """Blocks of one change."""
 
 _UINT64 = (1 << 64) - 1
@@ -183,7 +183,7 @@ def _stored_parts(
 ) -> Iterator[Change]:
     """Yield the blocks that an engine stored, some at a time; each follows the one before it."""
     hashes, keys = _HASHES.decode(it.block_hashes), _extra_keys(it)
-    most = max(1, min(MAX_BLOCKS, MAX_NUMBERS // max(1, first.size)))
+    most = max(1, min(_CHANGE_BLOCKS, MAX_NUMBERS // max(1, first.size)))
     packed = read_uint32s(it.token_ids, most * first.size) if tokens else iter(())
     parent, salt = first.parent, first.salt
     ahead = it.lookahead_token_ids != _NONE or is_of_pairs(it.token_ids)
@@ -201,8 +201,8 @@ def _stored_parts(
 
 def _removed_parts(it: _Removed) -> Iterator[Change]:
     hashes, medium = _HASHES.decode(it.block_hashes), _medium(it.medium)
-    for start in range(0, max(1, len(hashes)), MAX_BLOCKS):
-        yield BlocksRemoved(_hashes(hashes[start : start + MAX_BLOCKS]), medium, it.group_idx)
+    for start in range(0, max(1, len(hashes)), _CHANGE_BLOCKS):
+        yield BlocksRemoved(_hashes(hashes[start : start + _CHANGE_BLOCKS]), medium, it.group_idx)
 
 
 def _hash(value: Hash) -> EngineHash:

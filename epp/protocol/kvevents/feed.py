@@ -57,7 +57,7 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feed:
-    """The stream of one publisher. Every method returns the notices that follow from its call."""
+    """One publisher's stream. Every method but `disconnected` returns the notices that follow."""
 
     def __init__(self, settings: FeedSettings) -> None:
         self.counts = FeedCounts()

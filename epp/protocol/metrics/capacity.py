@@ -18,9 +18,6 @@ _FLOAT_ERROR = 1e-14
 """What a quotient of floats is off by, as a share of it, at most."""
 _RANK_DIFFERENCE = 0.005
 """Share by which block pools of one server's ranks may differ, as their free memory does."""
-
-_ROUNDING = 1e-6
-"""Share by which divisions of reported numbers may be inexact."""
 _BOOLEANS = {b"True": True, b"False": False}
 
 
@@ -91,6 +88,4 @@ def _spread(
     taken = num_blocks / fit
     length = tokens / fit  # which is rounded down to whole tokens of all requests
     filled = ceil(ceil(length - length * _FLOAT_ERROR) / block_size)
-    exact = abs(taken - round(taken)) < _ROUNDING
-    slack = _ROUNDING if exact else taken * _RANK_DIFFERENCE
-    return 1.0 if abs(taken - filled) <= slack else taken / filled
+    return 1.0 if abs(taken - filled) <= taken * _RANK_DIFFERENCE else taken / filled

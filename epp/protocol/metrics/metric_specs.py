@@ -49,8 +49,9 @@ def engine_of(own: EngineMetrics) -> EngineMetrics:
     """Return the engine that reads a user's `own` metrics.
 
     It takes the place of the built-in engine of its name. What llm-d-router's specifications
-    cannot name (counters of the prefix cache, rules of the cache) stays as it is there; so does a
-    metric that is named as there, and the cache if none of its metrics is named.
+    cannot name (counters of the prefix cache, rules of the cache) stays as it is there; so do the
+    names of the KV usage if one of them is named, and the cache if it is named as there, or not at
+    all.
     """
     known = ENGINES.get(own.name, EngineMetrics(name=own.name, signs=()))
     block_size, num_blocks = own.block_size, own.num_blocks
@@ -61,10 +62,10 @@ def engine_of(own: EngineMetrics) -> EngineMetrics:
     renamed = [_same(metric, each) for metric in own.kv_usage for each in known.kv_usage]
     engine = msgspec.structs.replace(
         known,
-        waiting=_kept(_requests(own.waiting), known.waiting),
-        running=_kept(_requests(own.running), known.running),
+        waiting=_requests(own.waiting),
+        running=_requests(own.running),
         kv_usage=known.kv_usage if any(renamed) else own.kv_usage,
-        adapters=_kept(_rare(own.adapters), known.adapters),
+        adapters=_rare(own.adapters),
         block_size=block_size,
         num_blocks=num_blocks,
         whole_server=known.whole_server and own_cache,
@@ -86,11 +87,6 @@ def _requests(metric: Metric | None) -> Metric | None:
 
 def _rare(metric: Metric | None) -> Metric | None:
     return metric and msgspec.structs.replace(metric, rare=True)
-
-
-def _kept(metric: Metric | None, known: Metric | None) -> Metric | None:
-    """Return the built-in metric if a user's is the same, and knows more of it."""
-    return known if metric and known and _same(metric, known) else metric
 
 
 def _same(metric: Metric, known: Metric) -> bool:

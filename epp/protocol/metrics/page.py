@@ -123,7 +123,8 @@ class Page:
         self.changed = False
         self._text = PageText(text, before.lines)
         self._engines = engines
-        self._recognized: tuple[EngineMetrics | None, ...] = ()  # once it was looked for
+        self._recognized: EngineMetrics | None = None
+        self._searched = False  # whether that was looked for
         self._known_tables, self._known_digests = before.tables, before.digests
         self._tables: Tables = {}
         self._digests: dict[bytes, int] = {}
@@ -220,9 +221,10 @@ class Page:
         """
         if named := self._engines.named(labels):
             return named
-        if not self._recognized:
-            self._recognized = ((yield from self._recognize()),)
-        return self._recognized[0]
+        if not self._searched:
+            self._recognized = yield from self._recognize()
+            self._searched = True
+        return self._recognized
 
     def _recognize(self) -> Generator[None, None, EngineMetrics | None]:
         for engine in self._engines.engines.values():

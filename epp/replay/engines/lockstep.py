@@ -46,11 +46,12 @@ class Lockstep:
             self._wait_for(steps)
 
     def stall(self, seconds: float) -> None:
-        """Do nothing for this many seconds; the current step ends that much later."""
-        self._wakes = max(self._wakes, self._clock.now) + seconds
+        """Do nothing for this many seconds from now; ranks that all ask for it wait together."""
+        begins = max(self._wakes, self._clock.now)
+        self._wakes = max(begins, self._clock.now + seconds)
         if self._steps:
             steps = self._under_way()
-            self._late += seconds
+            self._late += self._wakes - begins
             self._wait_for(steps)
 
     def drop(self) -> None:

@@ -262,7 +262,7 @@ def _load(seen: View, figure: Figure) -> None:
             cmap=HEAT,
             vmin=0,
             vmax=most,
-            extent=(0, run.seconds, len(run.load) - 0.5, -0.5),
+            extent=(0, run.seconds or 1.0, len(run.load) - 0.5, -0.5),
             interpolation="none",
         )
         axes.set_xlim(0, _longest(seen))

@@ -20,7 +20,8 @@ def headline(comparison: Comparison) -> str:
     best, baseline = comparison.best, comparison.baseline
     if not _got_first_token(comparison, best):
         came = any(each.requests for cell in comparison.cells for each in cell.standings.values())
-        why = "no request got a first token" if came else "no request came after the warm-up"
+        nothing_came = "no request came after the warm-up and within --duration"
+        why = "no request got a first token" if came else nothing_came
         return f"No policy can be chosen: {why}."
     if len(comparison.policies) == 1:
         return f"{best}: the first token after {_range(comparison)}."
@@ -196,18 +197,16 @@ def _interval(found: Paired) -> str:
 
 
 def _refusing(comparison: Comparison) -> list[str]:
-    """Return the policies that leave more requests unanswered than others in a cell."""
-    return [
-        policy
-        for policy in comparison.policies
-        if any(
-            policy in cell.standings
-            and not eligible(
-                {name: each.unanswered for name, each in cell.standings.items()}, policy
-            )
+    """Return the policies that cannot be best, as they leave more requests unanswered."""
+    unanswered = {
+        policy: max(
+            cell.standings[policy].unanswered
             for cell in comparison.cells
+            if policy in cell.standings
         )
-    ]
+        for policy in comparison.policies
+    }
+    return [policy for policy in comparison.policies if not eligible(unanswered, policy)]
 
 
 def as_json(comparison: Comparison, command: str = "") -> str:

@@ -20,7 +20,7 @@ from epp.model.request_events import Admitted, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import HeldRequest, WaitingElsewhere
 from epp.policy.flow.line import MAX_SHARED, REPEAT_SECONDS, SHARE_SECONDS
-from epp.policy.flow.settings import FlowSettings
+from epp.policy.flow.settings import FlowSettings, stale_after
 from epp.policy.plugins import Candidates, Filter, Scorer, Unseen
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
@@ -185,9 +185,9 @@ def _flow(policy: Policy, settings: Settings) -> FlowSettings:
     Otherwise they are the policy's. Requests wait for room only if the policy says so.
     """
     holds = policy.flow is not None and policy.flow.holds
-    if policy.flow is None or settings.flow.gate is not None:
-        return replace(settings.flow, holds=holds)
-    return policy.flow
+    gated = settings.flow.gate is not None
+    flow = settings.flow if policy.flow is None or gated else policy.flow
+    return replace(flow, holds=holds, stale_seconds=stale_after(policy.scrape_seconds or 0.0))
 
 
 class _Reports:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import isnan, nan
 
+from msgspec.structs import replace
+
 from epp.errors import RequestError
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.pods.outlier_settings import OutlierSettings
@@ -71,15 +73,16 @@ class Simulation:
         self._places = {pod.endpoint.id: place for place, pod in enumerate(self.pods)}
         before = (self._oracle(),) if isinstance(plan.policy, OraclePolicy) else ()
         outliers = OutlierSettings(consecutive_failures=plan.eject_after)
+        self._interval = plan.policy.scrape_seconds or plan.scrape_seconds
+        policy = replace(plan.policy, scrape_seconds=self._interval)
         self.pickers = [
-            SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock, outliers, before)
+            SimulatedPicker(policy, plan.seed * plan.pickers + number, clock, outliers, before)
             for number in range(plan.pickers)
         ]
         if plan.exchange_seconds is not None:
             for picker in self.pickers:
                 others = [each for each in self.pickers if each is not picker]
                 picker.tell(others, plan.exchange_seconds)
-        self._interval = plan.policy.scrape_seconds or plan.scrape_seconds
         self._visits: dict[Job, Visit] = {}
         self._undecided: dict[int, Visit] = {}
         self._prefills: set[Job] = set()  # those of them that only compute a prompt

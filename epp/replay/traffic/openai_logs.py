@@ -31,6 +31,8 @@ STATUSES = (
 )
 FAILURES = frozenset({"failure", "failed"})
 """What LiteLLM and the responses API have as status of a request that was not served."""
+_OF_EVENTS = ("created", "created_at", "error", "output", "status", "usage")
+"""What events of a stream say of the response, beside its text."""
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _FAILED = 400
 """The least HTTP status of a request that was not served."""
@@ -152,13 +154,14 @@ def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, Logged]]:
 
 def _logged(row: Mapping[str, Any], place: str) -> Logged:
     request = _object(_first(row, REQUESTS)) or row
+    request = _object(request.get("body")) or request
     response = _answer(_first(row, RESPONSES))
     body = _answer(response.get("body"))  # as batch files have it
     for part in (row, response, body):
         _check_served(part)
     response = body or response
     usage = _object(response.get("usage")) or _object(row.get("usage")) or row
-    messages, tokens = _prompt(_object(request.get("body")) or request)
+    messages, tokens = _prompt(request)
     at = _first(row, TIMES)
     at = _first(response, ("created", "created_at")) if at is None else at
     limit = _first(request, LIMITS)
@@ -228,12 +231,9 @@ def _answer(value: object) -> Mapping[str, Any]:
         return {"text": value}
     lines = [line for line in value.splitlines() if line.startswith("data:")]
     events = [_object(line.removeprefix("data:").strip()) for line in lines]
-    kept = {
-        name: each[name]
-        for each in events
-        for name in ("created", "error", "usage")
-        if each.get(name)
-    }
+    # Events of the Responses API have the response as it is by then, the last one all of it.
+    parts = [*events, *(_object(each.get("response")) for each in events)]
+    kept = {name: each[name] for each in parts for name in _OF_EVENTS if each.get(name)}
     return {"text": "".join(map(_said, events)), **kept}
 
 

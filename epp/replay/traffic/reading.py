@@ -62,10 +62,7 @@ def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
     `trace.jsonl:rate=5,cv=2`. Lines that cannot be used are left out and counted, or raise if
     reading is `strict`. Raises `ConfigError`, also if nothing is left.
     """
-    if is_there(Path(name)):
-        return read_file(Path(name), seed=seed, strict=strict)
-    found = _WITH_PARAMETERS.fullmatch(str(name))
-    called, given = found.groups() if found else (str(name), "")
+    called, given = parted(str(name))
     if is_there(Path(called)):
         arrivals = _parameters(given, called, Arrivals)
         return arriving(read_file(Path(called), seed=seed, strict=strict), arrivals, seed)
@@ -79,6 +76,12 @@ def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
         parameters = msgspec.structs.replace(parameters, rate=None)
     calls = workload.calls(parameters.sessions, parameters.longest, seed)
     return arriving(Trace(name=called, calls=calls), parameters, seed)
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Return the file, folder or workload of a name, and its parameters."""
+    found = None if is_there(Path(name)) else _WITH_PARAMETERS.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
 
 
 def _parameters(given: str, called: str, kind: type[_Given]) -> _Given:

@@ -123,12 +123,17 @@ def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLength
     header: Sequence[str] = ()
     for line in source.lines(problems):
         try:
-            if not header and not line.text.startswith(b"{"):
+            if not line.text.startswith(b"{") and (not header or _is_head(line)):
                 header = _columns(line.text)
             else:
                 yield line.place, _exchange(_values(line, header))
         except (*UNREADABLE, ValueError, TypeError, OverflowError) as error:
             problems.undecoded(line, error)
+
+
+def _is_head(line: SourceLine) -> bool:
+    """Whether a file of several begins with a head of its own: a part of a file has none."""
+    return line.place.endswith(":1") and is_tabular(fields_of(line.text))
 
 
 def _values(line: SourceLine, header: Sequence[str]) -> Mapping[str, object]:

@@ -35,7 +35,7 @@ _PROMPT = re.compile(rf"prompt: ({_TEXT})")
 _PROMPT_IDS = re.compile(rf"prompt_token_ids: ({_IDS})")
 _LIMIT = re.compile(r"max_tokens=(\d{1,18})\b")
 _ADAPTER = re.compile(r"lora_name='([^']*)'")
-_LEAP_YEAR = 2024
+_LEAP_YEAR, _YEAR_SECONDS = 2024, 366 * 86_400.0
 
 
 class _Seen(msgspec.Struct):
@@ -80,7 +80,7 @@ def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: 
     """Read a line; return its time, or the last known one if it has none."""
     text = line.text.decode(errors="replace")
     if received := _RECEIVED.search(text):
-        at = _time(text)
+        at = _time(text, last)
         if at is None:
             problems.skip(line.place, "it has no time, as 11-22 10:00:00")
             return last
@@ -95,7 +95,7 @@ def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: 
         return at
     if details := _DETAILS.search(text):
         # vLLM writes it before the line of the request itself.
-        at = _time(text)
+        at = _time(text, last)
         request = seen.setdefault(
             details[1], _Seen(line.place, max(last, 0.0) if at is None else at)
         )
@@ -107,16 +107,20 @@ def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: 
     return last
 
 
-def _time(text: str) -> float | None:
-    """Return the time of a line in seconds; if it lacks the year, a leap year is assumed."""
+def _time(text: str, last: float) -> float | None:
+    """Return the time of a line in seconds, given that of the `last` line; None if it has none.
+
+    If it lacks the year, that is a leap year, or the one after `last` if the year has ended since.
+    """
     found = _TIME.search(text)
     if not found:
         return None
     year, *rest = (int(part) if part else _LEAP_YEAR for part in found.groups())
     try:
-        return datetime(year, *rest, tzinfo=UTC).timestamp()  # type: ignore[arg-type,misc]
+        at = datetime(year, *rest, tzinfo=UTC).timestamp()  # type: ignore[arg-type,misc]
     except ValueError:
         return None
+    return at if found[1] else at + _YEAR_SECONDS * max(0, round((last - at) / _YEAR_SECONDS))
 
 
 def _call(seen: _Seen, at: float, number: int, texts: Texts, problems: Problems) -> Iterator[Call]:

@@ -1,4 +1,5 @@
 import pytest
+from structlog.testing import capture_logs
 
 from tests.adapters.kube.rig import POOLS, connected
 from tests.kubeapi import FakeKubernetes
@@ -15,3 +16,9 @@ async def api():
 async def connection(api, tmp_path):
     async with connected(api, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def logs():
+    with capture_logs() as taken:
+        yield taken

@@ -212,7 +212,10 @@ BROKEN = [
     (f"{CONTEXT}clusters: []", "no access to a Kubernetes API"),
     *(
         (f"{CONTEXT}clusters: [{{name: b, cluster: {{server: '{server}'}}}}]", "API: .*URL")
-        for server in ("10.0.0.1:6443", "localhost:8080", "https://", "https://[fd00::1:6443")
+        for server in (
+            *("10.0.0.1:6443", "localhost:8080", "https://", "https://[fd00::1:6443"),
+            *("https://api:64430000", "https://api..example", f"https://{'a' * 64}.example"),
+        )
     ),
     (
         f"{CONTEXT}clusters: [{{name: b, cluster: {{server: 'me:secret@api:6443'}}}}]",

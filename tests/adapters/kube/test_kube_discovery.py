@@ -24,7 +24,7 @@ from tests.adapters.kube.rig import (
 )
 from tests.kubeapi import FakeKubernetes, faults
 from tests.protocol.kube.objects import legacy_pool, objective, objective_v1, pool
-from tests.tasks import running
+from tests.tasks import running, until
 
 OBJECTIVES = yaml.safe_load(
     next(path for path in CRDS if path.stem == "inferenceobjectives.llm-d.ai").read_text()
@@ -189,9 +189,7 @@ async def test_a_pool_of_v1alpha2(api, tmp_path):
 
 
 async def routed(discovery, condition):
-    async with asyncio.timeout(10):
-        while not condition(discovery.routing):
-            await asyncio.sleep(0.002)
+    await until(lambda: condition(discovery.routing))
 
 
 async def test_kinds_that_are_not_installed_are_logged_once(api, tmp_path):

@@ -6,7 +6,6 @@ import time
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from epp.adapters.kube.retry_queue import RetryQueue
 from epp.protocol.kube.resources import pods
@@ -29,12 +28,6 @@ NEVER = 3600.0
 PATIENT = msgspec.structs.replace(QUICK, max_backoff=NEVER, refused_delay=NEVER)
 """Only what is refused at once may be asked again."""
 RULE = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list", "watch"]}
-
-
-@pytest.fixture
-def logs():
-    with capture_logs() as taken:
-        yield taken
 
 
 def events(logs, *names):
@@ -195,7 +188,6 @@ async def test_opening_admits_all_and_who_goes_away_takes_no_turn():
         waiting = [tasks.create_task(queue.wait(NEVER)) for _ in range(3)]
         await asyncio.sleep(0)  # all of them wait
         gone.cancel()
-        await asyncio.sleep(0)
         queue.release()
         await asyncio.gather(*waiting)
         again = tasks.create_task(queue.wait(NEVER))

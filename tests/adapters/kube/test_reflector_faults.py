@@ -7,7 +7,6 @@ import time
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from epp.adapters.kube import api_connection
 from epp.adapters.kube import reflector as reflector_module
@@ -23,12 +22,6 @@ from tests.tasks import running
 
 def events(logs, *names):
     return [each for each in logs if each["event"] in names]
-
-
-@pytest.fixture
-async def logs():
-    with capture_logs() as taken:
-        yield taken
 
 
 WEATHER = {
@@ -220,6 +213,17 @@ async def test_watches_that_end_as_soon_as_they_begin_are_a_failure(api, connect
         await seen.until(lambda: "a" in seen.names)
     (said,) = events(logs, "kube.disconnected")
     assert "the watch ended as soon as it began" in said["error"]
+
+
+@pytest.mark.parametrize("weather", ["500", "502", "no JSON"])
+async def test_a_watch_that_fails_after_every_list_is_logged_once(weather, api, connection, logs):
+    api.fail(WEATHER[weather], verb="watch", resource="pods", times=5)
+    async with following(connection) as seen:
+        await seen.until(lambda: seen.lists == 6)
+        api.put(pod("a"))
+        await seen.until(lambda: "a" in seen.names)
+    said, recovered = (each["event"] for each in logs)
+    assert (said in {"kube.refused", "kube.disconnected"}, recovered) == (True, "kube.recovered")
 
 
 async def test_versions_that_are_always_too_old_are_asked_for_ever_more_rarely(api, connection):

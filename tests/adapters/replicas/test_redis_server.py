@@ -1,6 +1,7 @@
 """The Redis that replicas reach: its address, users, passwords, certificates and failures."""
 
 import re
+import signal
 import ssl
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
+from epp.adapters.replicas import redis_link
 from epp.adapters.replicas.redis_server import RedisServer, redis_server
 from epp.adapters.replicas.sealing import Seal
 from epp.protocol.replicas.messages import Dropped
@@ -154,6 +156,7 @@ def test_addresses_of_servers_are_read(text, expected):
         ("redis://redis#x", "is not redis://"),
         ("redis://:secret@redis", "--replicas-password-file"),
         ("redis://redis?ssl_ca_certs=/ca.pem", "requires rediss://"),
+        ("rediss://redis?ssl_keyfile=/k.pem", "requires ssl_certfile"),
         ("rediss://redis?ssl_cert_reqs=none", "`ssl_cert_reqs` is not an option"),
     ],
 )
@@ -170,3 +173,24 @@ def test_what_fails_is_said_once_for_each_kind(error):
             station.streams._fails("read", error)
     assert len(logs) == 1
     assert type(error).__name__ in logs[0]["problem"]
+
+
+async def test_why_nothing_is_kept_is_said_once_until_something_is(server, monkeypatch):
+    store = Station(server.address).streams.store
+
+    async def keep():
+        async def parts():
+            yield b"a part"
+
+        await store.keep(parts())
+
+    with capture_logs() as logs:
+        for _ in range(2):
+            server.signal(signal.SIGSTOP)
+            with monkeypatch.context() as patched:
+                patched.setattr(redis_link, "ANSWER_SECONDS", 0.1)
+                await keep()
+                await keep()
+            server.signal(signal.SIGCONT)
+            await keep()
+    assert [each["problem"] for each in logs] == ["TimeoutError"] * 2

@@ -4,11 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.learning.prefill import BUDGET_TOKENS, C1, C2, STEP_SECONDS, PrefillModel
+from epp.model.learning.prefill import (
+    ATTENTION_SECONDS,
+    BUDGET_TOKENS,
+    STEP_SECONDS,
+    TOKEN_SECONDS,
+    PrefillModel,
+)
 
 
 def work(uncached, cached):
-    return C1 * uncached + C2 * uncached * (cached + uncached / 2)
+    return TOKEN_SECONDS * uncached + ATTENTION_SECONDS * uncached * (cached + uncached / 2)
 
 
 @pytest.mark.parametrize(
@@ -16,9 +22,9 @@ def work(uncached, cached):
     [
         (0, 0, STEP_SECONDS),
         (0, 5000, STEP_SECONDS),
-        (1, 0, STEP_SECONDS + C1 + C2 / 2),
-        (1000, 0, STEP_SECONDS + 0.04 + C2 * 500_000),
-        (1000, 3000, STEP_SECONDS + 0.04 + C2 * 1000 * 3500),
+        (1, 0, STEP_SECONDS + TOKEN_SECONDS + ATTENTION_SECONDS / 2),
+        (1000, 0, STEP_SECONDS + 0.04 + ATTENTION_SECONDS * 500_000),
+        (1000, 3000, STEP_SECONDS + 0.04 + ATTENTION_SECONDS * 1000 * 3500),
         (BUDGET_TOKENS, 0, STEP_SECONDS + work(BUDGET_TOKENS, 0)),
         (BUDGET_TOKENS + 1, 0, 2 * STEP_SECONDS + work(BUDGET_TOKENS + 1, 0)),
         (3 * BUDGET_TOKENS, 10, 3 * STEP_SECONDS + work(3 * BUDGET_TOKENS, 10)),
@@ -43,8 +49,8 @@ def test_rate_step_and_attention_are_learned(token, attention, step):
     model, lengths, noise = PrefillModel(), spread(), spread(0.5)
 
     def truth(uncached, cached):
-        quadratic = C2 * uncached * (cached + uncached / 2)
-        return step + token * (C1 * uncached + attention * quadratic)
+        quadratic = ATTENTION_SECONDS * uncached * (cached + uncached / 2)
+        return step + token * (TOKEN_SECONDS * uncached + attention * quadratic)
 
     for _ in range(400):
         uncached, cached = 64 + int(7936 * next(lengths)), int(30_000 * next(lengths))

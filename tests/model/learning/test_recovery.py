@@ -75,8 +75,8 @@ class Prefills(Speeds):
     def truth(self, uncached):
         return (
             self.shape[0] * prefill.STEP_SECONDS
-            + self.shape[1] * prefill.C1 * uncached
-            + self.shape[2] * prefill.C2 * uncached**2 / 2
+            + self.shape[1] * prefill.TOKEN_SECONDS * uncached
+            + self.shape[2] * prefill.ATTENTION_SECONDS * uncached**2 / 2
         )
 
     def learn(self, times, weight):

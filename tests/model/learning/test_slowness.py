@@ -142,7 +142,7 @@ def test_what_a_class_takes_over_changes_nothing_of_measured_endpoints(samples, 
         measured(endpoints[which], [ratio])
     before = [each.value for each in endpoints]
     relative = [each.relative for each in endpoints]
-    of_class.take_over(times)
+    of_class.rescale(times)
     assert [each.value * times for each in endpoints] == pytest.approx(before)
     assert [each.relative for each in endpoints] == pytest.approx(relative)
     assert [each.by_first_prediction for each in endpoints] == pytest.approx(before)
@@ -152,10 +152,10 @@ def test_one_that_was_not_measured_goes_with_its_class():
     of_class = ClassSlowness()
     known, unknown = Slowness(of_class), Slowness(of_class)
     measured(known, [4.0] * 100)
-    of_class.take_over(4.0)
+    of_class.rescale(4.0)
     assert known.value == pytest.approx(1.0, rel=0.1)
     assert unknown.value == 1.0
-    of_class.take_over(0.5)  # nothing was measured of either
+    of_class.rescale(0.5)  # nothing was measured of either
     assert known.value == pytest.approx(1.0, rel=0.1)
 
 
@@ -163,7 +163,7 @@ def test_what_was_sent_before_a_class_took_over_teaches_the_same_as_what_is_sent
     of_class = ClassSlowness()
     slowness = measured(Slowness(of_class), [4.0] * 100)
     expected = 1.0  # of something that is sent now
-    of_class.take_over(4.0)
+    of_class.rescale(4.0)
     for _ in range(100):
         slowness.learn(expected, 4.0, 0.0)
     assert slowness.value == pytest.approx(1.0, rel=0.05)

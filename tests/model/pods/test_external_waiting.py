@@ -47,6 +47,22 @@ def test_own_waiting_requests_count_once_and_not_after_their_end():
     assert owed(made, 1) == 0
 
 
+@pytest.mark.parametrize(("prompts", "n"), [(64, 1), (1, 16), (2, 4)])
+def test_own_prompts_and_answers_that_wait_count_as_own(prompts: int, n: int):
+    # vLLM makes a request of each prompt, and of each answer (`ParentRequest`).
+    made, texts = fleet(), tuple(Prompt(f"{each:03}".encode() * 200) for each in range(prompts))
+    sent = InferenceRequest(id=RequestId("own"), prompts=texts, n=n)
+    made.apply(Admitted(made.quote(sent, 0), POD), 0)
+    alone = owed(made, 0)
+    waiting = float(prompts * n - 1)
+    made.apply(LoadReported(POD, Load(waiting=waiting, running=1)), 0)
+    assert owed(made, 0) == alone
+    made.apply(Finished(RequestId("own")), 1)
+    assert owed(made, 1) == 0
+    made.apply(LoadReported(POD, Load(waiting=waiting)), 1)
+    assert owed(made, 1) > 0
+
+
 COPY = Load(waiting=20, running=12, counted=True, kv_usage=0.703, cache_queries=9, at=0)
 
 

@@ -61,7 +61,7 @@ def teach(of, lesson, now):
             pace(of, values[0]).learn_prefill(*values[1:], now)
         case "decode":
             pace(of, values[0]).decode_slowness.learn(*values[1:], now)
-            pace(of, values[0]).of_class.decode.take_over()
+            pace(of, values[0]).of_class.decode.recentre()
         case "step":
             pace(of, values[0]).of_class.decode.learn(*values[1:])
         case "length":

@@ -17,7 +17,11 @@ def ledger_with(*entries, observed=False, now=0.0):
 
 def test_a_new_ledger_is_empty():
     ledger = Ledger()
-    assert (ledger.queued_seconds(5.0), ledger.requests, ledger.prefilling(5.0)) == (0.0, 0, 0)
+    assert (ledger.queued_seconds(5.0), ledger.requests, ledger.count_prefilling(5.0)) == (
+        0.0,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,7 @@ def test_a_new_ledger_is_empty():
 def test_the_virtual_clock_works_off_one_after_the_other(now, owed, prefilling):
     ledger = ledger_with(("a", 1), ("b", 2), ("c", 3))
     assert ledger.queued_seconds(now) == pytest.approx(owed)
-    assert ledger.prefilling(now) == prefilling
+    assert ledger.count_prefilling(now) == prefilling
     assert ledger.requests == 3
 
 
@@ -43,14 +47,14 @@ def test_a_first_token_ends_the_prefill_and_the_next_begins_then():
     ledger.record_first_token("a", 1)
     assert ledger.queued_seconds(1) == 2
     assert ledger.queued_seconds(2) == 1
-    assert ledger.prefilling(2) == 1
+    assert ledger.count_prefilling(2) == 1
     assert ledger.requests == 2
 
 
 def test_an_overdue_head_has_no_seconds_left_but_holds_its_place():
     ledger = ledger_with(("a", 5), ("b", 2), observed=True)
     assert ledger.queued_seconds(20) == 2
-    assert ledger.prefilling(20) == 2
+    assert ledger.count_prefilling(20) == 2
     ledger.record_first_token("a", 20)
     assert ledger.queued_seconds(21) == 1
 
@@ -66,8 +70,8 @@ def test_overtaking_leaves_the_head_alone():
 def test_an_overdue_head_is_written_off():
     ledger = ledger_with(("a", 5), ("b", 2), observed=True)
     due = 5 + OVERDUE_SECONDS
-    assert ledger.prefilling(due - 0.1) == 2
-    assert ledger.prefilling(due) == 1
+    assert ledger.count_prefilling(due - 0.1) == 2
+    assert ledger.count_prefilling(due) == 1
     assert ledger.queued_seconds(due) == 2
     assert ledger.requests == 2  # it may well be decoding
 
@@ -77,22 +81,22 @@ def test_the_clock_ends_prefills_of_unobserved_requests():
     ledger.mark_unobserved("a")
     assert ledger.queued_seconds(6) == pytest.approx(1)
     assert ledger.requests == 2  # until somebody says that it is over
-    assert ledger.prefilling(6) == 1
+    assert ledger.count_prefilling(6) == 1
 
 
 def test_a_prefill_that_is_overdue_ends_when_marked_unobserved():
     ledger = ledger_with(("a", 5), observed=True)
     ledger.mark_unobserved("a")
-    assert (ledger.queued_seconds(30), ledger.prefilling(30)) == (0, 0)
+    assert (ledger.queued_seconds(30), ledger.count_prefilling(30)) == (0, 0)
 
 
 @pytest.mark.parametrize("observed", [True, False])
 def test_the_end_removes_the_request_and_its_prefill(observed):
     ledger = ledger_with(("a", 5), ("b", 2), observed=observed)
     ledger.end("a", 1)
-    assert (ledger.queued_seconds(1), ledger.requests, ledger.prefilling(1)) == (2, 1, 1)
+    assert (ledger.queued_seconds(1), ledger.requests, ledger.count_prefilling(1)) == (2, 1, 1)
     ledger.end("b", 1)
-    assert (ledger.queued_seconds(1), ledger.requests, ledger.prefilling(1)) == (0, 0, 0)
+    assert (ledger.queued_seconds(1), ledger.requests, ledger.count_prefilling(1)) == (0, 0, 0)
 
 
 def test_unknown_requests_change_nothing():
@@ -181,9 +185,9 @@ def test_tokens_are_queued_until_their_prefill_is_over():
     assert ledger.queued_tokens == 130
     ledger.record_first_token(A, 0.5)  # b runs from here on, and is over at 2.5
     assert ledger.queued_tokens == 30
-    assert ledger.prefilling(2.4) == 1
+    assert ledger.count_prefilling(2.4) == 1
     assert ledger.queued_tokens == 30
-    assert ledger.prefilling(2.6) == 0
+    assert ledger.count_prefilling(2.6) == 0
     assert ledger.queued_tokens == 0
     ledger.admit(C, 1, 3, observed=True, tokens=5)
     assert ledger.queued_tokens == 5

@@ -149,12 +149,41 @@ def test_the_program_that_is_farthest_on_goes_first_and_an_idle_one_begins_anew(
     assert rig.release() == ["x2"]
     rig.end("x2")
     assert rig.release() == ["y1"]
-    rig.wait(61)
+    rig.wait(121)
     rig.come("z", 10, fairness_id="z")
     rig.wait(0.5)
     rig.come("x3", 10, fairness_id="x")
     rig.end("y1")
     assert rig.release() == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "since", "turns"),
+    [
+        ("x", {}, 220, 3),  # two that ended, the last at 100, and this one
+        ("x", {}, 221, 1),
+        ("x", {"turnPriorityInactivitySeconds": 10}, 111, 1),
+        ("x", {"turnPriorityInactivitySeconds": 0}, 3000, 3),
+        ("runs", {}, 3000, 2),  # a program with a request under way is not idle
+        ("default-flow", {}, 100, 1),  # requests of any clients are no session
+    ],
+)
+def test_turns_of_a_program_count_until_it_was_idle_for_long(program, more, since, turns):
+    """As llm-d-router's: time in the line is not idle, and turns count again after one request."""
+    name = "program-aware-fairness"
+    parameters = {"strategy": "turn-priority", "turnPriorityTimeWeight": 0.25, **more}
+    programs = Plugins([PluginSpec(name, parameters=parameters)], lambda _: 0)[name]
+    for each, now in (("x", 0.0), ("x", 20.0), ("default-flow", 20.0), ("runs", 0.0)):
+        asked = request(f"{each}{now}", [1], fairness_id=each)
+        programs.committed(asked, Decision(endpoints=()), now)
+        if each != "runs":
+            programs.learn(Finished(asked.id), now + 80, False)
+    waiting = held(fairness_id=program, since=since)
+    assert programs.scores([waiting], since) == [turns]
+    assert programs.scores([waiting], since + 1000) == [turns + 250]
+    again = request("again", [1], fairness_id="x")
+    programs.committed(again, Decision(endpoints=()), since)
+    assert programs.scores([held(fairness_id="x", since=since)], since) == [4]
 
 
 def test_programs_without_end_are_forgotten():

@@ -7,6 +7,8 @@ import pytest
 from epp.errors import Overloaded
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
+from epp.model.kv_changes import CacheCleared
+from epp.model.request import Api
 from epp.policy.flow.expected_wait import ReleaseRate
 from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.settings import BandLimits
@@ -169,6 +171,23 @@ def test_a_deadline_refuses():
     error = rig.refused["late"]
     assert isinstance(error, Overloaded)
     assert (error.status, error.reason, error.retry_after) == (429, "ttl-expired", 1)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_prefix_that_a_client_wants_cached_may_be_gone_when_its_turn_comes(kept):
+    rig, words = FlowRig(pods=1), list(range(4000))
+    rig.flow.route(request("before", words), rig.now)
+    rig.end("before", 4000)
+    rig.come("long", LONG)
+    asked = request("asked", words, api=Api.CHAT, headers={"prefer": "if-available"})
+    rig.held["asked"] = rig.flow.route(asked, rig.now)
+    assert isinstance(rig.held["asked"], HeldRequest)
+    if not kept:
+        rig.apply(CacheCleared(EndpointId("default/pod-0")))
+    rig.wait(5)
+    rig.end("long", LONG)
+    assert rig.release() == (["asked"] if kept else [])
+    assert [each.status for each in rig.refused.values()] == ([] if kept else [412])
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,14 @@ def test_chance_adds_up_to_a_tenth():
 def test_service_is_forgotten_after_the_window():
     counter = Counter((("ann", 1000, 0.0), ("ann", 1000, 100.0)))
     assert counter.scores("ann", now=300) == counter.scores("ann", now=200)
-    # Of 8000 as of her last request, which is the unit, 4000 are left: |i - 0.5|.
-    assert counter.scores("ann", now=301) == pytest.approx([1, 1, 0.5, 0])
-    counter.serve("bob", 1000, 401.0)
+    # Of 8000 the last 4000 are left, also for the unit (AIBrix `GetTokenCount` prunes): |i - 1|.
+    assert counter.scores("ann", now=301) == pytest.approx([0.5, 1, 0.5, 0])
+    # At 400 s nothing is left of Bob's 12000, but they count for the unit until he asks.
+    counter = Counter((("bob", 3000, 0.0), ("ann", 1000, 200.0)))
+    assert counter.scores("ann", now=400) == pytest.approx([1, 1, 0.5, 0])
+    assert counter.scores("bob", now=400) == pytest.approx([1, 2 / 3, 1 / 3, 0])
+    assert counter.scores("ann", now=400) == pytest.approx([0.5, 1, 0.5, 0])
+    counter.serve("bob", 1000, 601.0)
     assert [*counter.scorer._served] == [client_key("bob")]
 
 

@@ -82,6 +82,20 @@ def test_quanta_that_were_given_are_not_taken_back():
     assert bank.scores((900, 500, 0)) == [1, 0, 0]
 
 
+def test_an_endpoint_that_is_new_to_a_client_begins_with_one_quantum():
+    """After 3000 at each of two, a new one is not owed 3000, but 1000 like any other."""
+    bank = Bank()
+    for _ in range(3):
+        bank.spend("a", 1000)
+        bank.spend("b", 1000)
+    cached = (900, 500, 0)
+    assert bank.scores(cached) == [0, 0, 1]
+    bank.spend("c", 999)
+    assert bank.scores(cached) == [0, 0, 1]
+    bank.spend("c", 1)
+    assert bank.scores(cached) == [1, 0, 0]
+
+
 def test_each_client_has_accounts_of_its_own():
     bank = Bank({"a": 1000})
     assert bank.scores((900, 0, 0)) == [0, 1, 1]

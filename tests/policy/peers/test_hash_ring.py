@@ -15,16 +15,16 @@ keys = st.integers(0, ROUND - 1)
 fleets = st.lists(st.sampled_from(NAMES), unique=True)
 
 
-def ring(names, replicas=16, fleet=None):
-    made = HashRing((fleet or Rig(0).fleet).subscribe, replicas)
+def ring(names, points_each=16, fleet=None):
+    made = HashRing((fleet or Rig(0).fleet).subscribe, points_each)
     made.add(names)
     return made
 
 
-def by_distance(names, key, replicas=16):
+def by_distance(names, key, points_each=16):
     """Order endpoints by the way to the nearest of their points."""
     points = {
-        name: [xxh64_intdigest(f"{name}{number}".encode()) for number in range(replicas)]
+        name: [xxh64_intdigest(f"{name}{number}".encode()) for number in range(points_each)]
         for name in names
     }
     return sorted(names, key=lambda name: min((point - key) % ROUND for point in points[name]))

@@ -78,6 +78,13 @@ def test_so_do_requests_without_a_prompt():
     assert desk(0, 0).best() == [0, 1]
 
 
+def test_prompts_of_less_than_a_block_do_not_all_go_where_the_least_text_went():
+    """They add nothing to the text that an endpoint was sent, so it would stay the least."""
+    at = desk(8, 0)
+    at.load(1, 9)
+    assert at.best([1, 2, 3]) == [0]
+
+
 def test_eviction_cuts_back_what_is_above_the_threshold():
     """Of 6 blocks (96 tokens) above 80 it leaves 48: the three that came last."""
     at = Desk(KIND, 1, doEviction=True, evictionThresholdChars=80, evictionTargetChars=48)

@@ -4,7 +4,7 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
-from epp.model.endpoint import CurrentLoad, Load
+from epp.model.endpoint import Load
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.policy.peers.hash_ring import prefix_key
@@ -12,7 +12,7 @@ from epp.policy.peers.smg import SmgLeastLoadScorer, SmgPowerOfTwoPicker
 from epp.policy.plugins import PickContext
 from epp.values import replaced
 from tests.policy.peers.desk import Desk, tokens
-from tests.strategies import candidate, request
+from tests.strategies import SteadyLoad, candidate, request
 
 CACHE_AWARE, PREFIX_HASH = "smg-cache-aware-scorer", "smg-prefix-hash-scorer"
 
@@ -98,7 +98,8 @@ def test_a_prompt_that_begins_the_same_has_the_same_key():
         ([100, 1000, 1024, 1100], 1150, False, 3),  # 1024 bytes
         ([100, 1000, 1030], 1150, False, 2),
         ([2000], 2100, False, 1),  # no block ends within
-        ((), 5, True, 0),
+        ((), 5, True, 99),  # less than a block
+        ((), 127, False, 99),
     ],
 )
 def test_the_key_is_the_last_block_within_the_first_tokens(ends, size, exact, key):
@@ -141,7 +142,7 @@ def test_a_key_moves_only_where_its_endpoint_goes():
 def loaded(tokens=0, usage=0.0, requests=0, waiting=0.0, *, reported=True):
     return candidate(
         load=Load(at=1.0) if reported else Load(),
-        current=CurrentLoad(waiting, 0.0, usage),
+        current=SteadyLoad(waiting, 0.0, usage),
         in_flight_tokens=tokens,
         requests=requests,
     )

@@ -118,6 +118,7 @@ def test_without_a_session_equal_prompts_have_equal_places():
     first = [asked(at, "", each) for each in prompts]
     assert [asked(at, "", each) for each in prompts] == first
     assert set(first) == {0, 1, 2, 3}
+    assert {asked(at, "", [word]) for word in range(40)} == {0, 1, 2, 3}  # less than a block
     assert len({asked(at, "", [*tokens(3)[:48], *range(9, 9 + more)]) for more in range(16)}) > 1
     assert asked(at, "") == asked(at, "")
 

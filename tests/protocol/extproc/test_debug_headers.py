@@ -7,8 +7,13 @@ import pytest
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Target
 from epp.model.request_events import Served
-from epp.protocol.extproc.debug_headers import DECISION, SERVED, decision_header, served_header
+from epp.protocol.extproc.debug_headers import (
+    CONFORMANCE_SERVED,
+    decision_header,
+    served_header,
+)
 from epp.protocol.extproc.messages import RequestBody, RequestHeaders, ResponseHeaders
+from epp.protocol.extproc.names import DECISION
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
@@ -38,15 +43,17 @@ def test_no_debug_headers_by_default():
 
 @pytest.mark.parametrize("served", ["10.0.0.7:3000", "[fd00::1]:3000"])
 def test_the_served_header_has_the_gateways_endpoint(served):
-    assert told((served_header,), Target(served)) == {SERVED: served}
+    assert told((served_header,), Target(served)) == {CONFORMANCE_SERVED: served}
 
 
 def test_a_gateway_without_served_metadata_is_reported():
-    assert told((served_header,)) == {SERVED: "fail: missing destination endpoint served metadata"}
+    assert told((served_header,)) == {
+        CONFORMANCE_SERVED: "fail: missing destination endpoint served metadata"
+    }
 
 
 def test_several_header_sources_add_up():
-    assert told((decision_header, served_header)).keys() == {DECISION, SERVED}
+    assert told((decision_header, served_header)).keys() == {DECISION, CONFORMANCE_SERVED}
 
 
 def test_the_decision_names_the_stages_that_ran():

@@ -55,6 +55,7 @@ TRT = b"trtllm_kv_cache_max_blocks 21129.0\ntrtllm_kv_cache_tokens_per_block 32.
         (config(effective_attention_block_size=None), 1024 * 16),
         (SGLANG_GAUGES, 200_000),
         (SGLANG_LABELS, 200_001),
+        (family("sglang:page_size", 64, 64) + family("sglang:num_pages", 10, 12), 22 * 64),
         (SGLANG + b'sglang:cache_config_info{num_pages="10",page_size="64"} 1.0\n', 640),
         (SGLANG, None),
         (TRT, 21129 * 32),
@@ -69,7 +70,9 @@ def test_each_engine_counts_its_own_way(page, capacity):
 
 @pytest.mark.parametrize(("rank", "ranks", "blocks"), [(None, 4, 4096), (0, 1, 1024), (3, 1, 1024)])
 def test_vllm_says_the_blocks_of_all_engines_on_the_series_of_each(rank, ranks, blocks):
-    load = read(vllm_page(engines=4), rank=rank).load
+    reading = read(vllm_page(engines=4), rank=rank)
+    load = reading.load
+    assert reading.warnings == ()
     assert (load.ranks, load.num_blocks, load.block_size) == (ranks, blocks, 16)
     assert load.capacity_tokens == (blocks - ranks) * 16
     assert (load.waiting, load.running) == (3 * ranks, 7 * ranks)
@@ -77,7 +80,7 @@ def test_vllm_says_the_blocks_of_all_engines_on_the_series_of_each(rank, ranks, 
 
 
 def test_sglang_repeats_a_rank_for_each_of_its_workers():
-    workers = [family("sglang:num_queue_reqs", 3, 4, tp_rank=worker) for worker in range(2)]
+    workers = [family("sglang:num_queue_reqs", *each, tp_rank=each[1]) for each in ((3, 4), (2, 1))]
     pools = [family("sglang:max_total_num_tokens", 5000, 6000, tp_rank=w) for w in range(2)]
     page = b"".join(workers + pools)
     assert (read(page).load.waiting, read(page).load.capacity_tokens) == (7, 11_000)
@@ -88,6 +91,7 @@ def test_a_rank_that_the_page_lacks_is_reported_and_reads_nothing():
     reading = read(vllm_page(engines=2), rank=2)
     assert reading.warnings == ("the page has no engine 2",)
     assert (reading.load.waiting, reading.load.capacity_tokens) == (0, None)
+    assert read(config(), rank=2).warnings == ()  # no engine has a load yet
 
 
 def test_adapters_have_no_rank_in_vllm():
@@ -115,7 +119,6 @@ def test_where_every_layer_keeps_every_token_capacity_is_exact(tokens, size, spa
     taken = -(-tokens // size)
     blocks = taken + 1 + spare
     load = read(config(block_size=size, **longest(taken, tokens=tokens, blocks=blocks))).load
-    assert load.spread == 1.0
     assert load.spread == 1.0
     assert load.capacity_tokens == (blocks - 1) * size
 

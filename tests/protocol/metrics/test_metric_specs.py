@@ -122,6 +122,33 @@ def test_a_users_name_of_the_usage_is_the_built_in_one_under_all_its_names():
     assert read(mine, b"vllm:kv_cache_usage_perc 0.5\n").kv_usage == 0.5
 
 
+HYBRID = (
+    b'vllm:cache_config_info{block_size="16",num_gpu_blocks="5001",'
+    b'kv_cache_max_concurrency="2.5",kv_cache_size_tokens="20480"} 1\n'
+)
+GAUGES = b"sglang:page_size 64\nsglang:max_total_num_tokens 6400\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "waiting", "page"),
+    [("vllm", "vllm:num_requests_waiting", HYBRID), ("sglang", "sglang:num_queue_reqs", GAUGES)],
+)
+def test_a_cache_that_a_user_does_not_name_is_read_as_before(name, waiting, page):
+    page += waiting.encode() + b" 3\n"
+    plain = read(EngineCatalog(ENGINES.values()), page)
+    assert plain.spread > 1 or plain.max_tokens == 6400
+    assert read(catalog(name=name, waiting=waiting), page) == plain
+    own = catalog(name=name, waiting=waiting, cache_info="info", block_size_label="size")
+    load = read(own, page + PAGE)
+    assert (load.block_size, load.num_blocks, load.max_tokens, load.spread) == (32, 100, None, 1.0)
+
+
+def test_an_engine_with_its_own_names_is_found_by_its_prefix():
+    mine = catalog(name="vllm", waiting="vllm:num_requests_waiting")
+    for page, engine in ((b"", "vllm"), (b"nv_inference_pending_request_count 4\n", "triton")):
+        assert read(mine, b"vllm:prompt_tokens_total 9\n" + page).engine == engine
+
+
 def test_an_engine_that_a_user_reads_from_pages_of_another_is_found_there():
     triton = b"vllm:prompt_tokens_total 9\nnv_inference_pending_request_count 4\n"
     mine = catalog(name="vllm", waiting="nv_inference_pending_request_count")

@@ -21,7 +21,11 @@ from tests.protocol.metrics.reading import PREVIOUS, read
         (b"vllm:num_requests_waiting\t3\r\n", "waiting", 3),
         (b"# a comment\n\nvllm:num_requests_running 2.0\n", "running", 2),
         (b'vllm:num_requests_waiting{a="} 9\\" 8",b="\\\\"} 3\n', "waiting", 3),
-        (b"vllm:num_requests_waiting_by_reason 8\nvllm:num_requests_waiting 3\n", "waiting", 3),
+        (
+            b"x 1\nvllm:num_requests_waiting_by_reason 8\nvllm:num_requests_waiting 3\n",
+            "waiting",
+            3,
+        ),
         (b"# HELP vllm:num_requests_waiting 8\nvllm:num_requests_waiting 3\n", "waiting", 3),
         (b"vllm:num_requests_waiting NaN\nvllm:num_requests_waiting 3\n", "waiting", 3),
         (b"vllm:kv_cache_usage_perc 1.0000002\n", "kv_usage", 1.0),

@@ -50,6 +50,23 @@ def test_an_engine_wakes():
     assert [each.awake for each in loads] == [True, False, False, True]
 
 
+def test_an_engine_that_joins_a_server_counts():
+    head, line = b"# one\n# two\n", b'vllm:num_requests_waiting{engine="%d"} 3\n'
+    loads, _ = read_all(head + line % 0, head + line % 0 + line % 1)
+    assert [each.waiting for each in loads] == [3, 6]
+
+
+@pytest.mark.parametrize("moved", [(300, 200), (200, 300), (300, 0), (0, 300)])
+def test_a_family_is_found_wherever_it_moves(moved):
+    line = b'vllm:num_requests_waiting{engine="%d"} %d\n'
+    pages = (
+        b"# x\n" * lines + b"".join(line % (engine, waiting) for engine in range(10))
+        for waiting, lines in enumerate(moved, 1)
+    )
+    loads, _ = read_all(*pages)
+    assert [each.waiting for each in loads] == [10, 20]
+
+
 RENAMED = b"vllm:kv_cache_usage_perc 0.5\nvllm:prefix_cache_queries_total %d\n"
 
 
@@ -137,6 +154,13 @@ def test_a_counter_of_several_processes_is_none(tokens, apart, mixed):
     assert len(warnings) == mixed
 
 
+def test_a_counter_may_begin_with_the_first_prompt():
+    idle = b"sglang:num_queue_reqs 0\nsglang:num_running_reqs 0\n"
+    counts = (b"sglang:prompt_tokens_total %d\n" % tokens for tokens in range(1, 20))
+    loads, warnings = read_all(idle, *(idle + each for each in counts))
+    assert (loads[0].cache_queries, loads[-1].cache_queries, warnings) == (None, 19, [])
+
+
 def test_a_restart_that_the_page_tells_is_none_of_several():
     told = ((50, 100), (7, 300), (60, 300))
     start = b"process_start_time_seconds %d\n"
@@ -203,6 +227,7 @@ def test_pages_that_are_compared_with_those_before_say_what_they_say_afresh(writ
     comparing, afresh = reader(), reader()
     for at, (lines, digits, reset) in enumerate(written):
         text = f"# before\nprocess_cpu_seconds_total {10**digits}\nvllm:any 1\n"
+        text += f"vllm:gpu_cache_usage_perc 0.{digits}\nprocess_start_time_seconds 500\n"
         for name, values in lines.items():
             text += f"# TYPE {name} gauge\n"
             text += "".join(
@@ -212,5 +237,8 @@ def test_pages_that_are_compared_with_those_before_say_what_they_say_afresh(writ
         if reset:
             comparing.reset_engine()
             afresh.reset_engine()
-        found = comparing.read(Page(text.encode(), before), at)
-        assert found == afresh.read(Page(text.encode()), at)
+        for time in (at, at + 0.5):  # the next page may be the same
+            page = Page(text.encode(), before)
+            assert comparing.read(page, time) == afresh.read(Page(text.encode()), time)
+            joins = reader(rank=0)
+            assert joins.read(page, time) == reader(rank=0).read(Page(text.encode()), time)

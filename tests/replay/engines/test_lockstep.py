@@ -110,6 +110,17 @@ def test_all_ranks_dead_and_back():
     assert server.run()[1, "LAST"] == 0.05
 
 
+@pytest.mark.parametrize(("sent", "first", "stalled"), [(0.0, 0.02, 5.0), (1.5, 6.02, 0.0)])
+def test_a_server_stalls_once_whatever_its_number_of_ranks(sent, first, stalled):
+    server = Server(ranks=3)
+    server.send(sent, 0, 100, 200)
+    for rank in server.ranks:
+        server.clock.at(1.0, partial(rank.stall, 5.0))
+    times = server.run()
+    assert times[0, "FIRST"] == first
+    assert times[0, "LAST"] == round(first + stalled + 199 * 0.011, 6)
+
+
 @given(st.integers(0, 1 << 32))
 def test_steps_at_once_end_when_they_do_one_by_one(seed):
     rng = random.Random(seed)  # noqa: S311

@@ -13,11 +13,13 @@ from epp.replay.results.verdict import confidence, headline
 from epp.replay.simulation.outcome import CallStatus
 from tests.replay.results.runs import digests, nowhere, outcome, run
 
+NONE_CAME = "No policy can be chosen: no request came after the warm-up and within --duration."
+
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        ([], [], "No policy can be chosen: no request came after the warm-up."),
+        ([], [], NONE_CAME),
         ([nowhere(CallStatus.LOST)], [], "No policy can be chosen: no request got a first token."),
         ([outcome()], [nowhere(CallStatus.LOST)], "Choose a: with b no request got a first token."),
     ],
@@ -67,6 +69,23 @@ def test_what_seeds_leave_open_is_chosen_perhaps(ours, said):
         found = compare(cells, "b")
         assert headline(found).startswith(said)
         assert (": sure." in confidence(found)) == (len(ours) > 1 and said == "Choose a: ")
+
+
+def test_what_is_best_over_all_cases_is_not_said_to_refuse_too_much():
+    runs = [
+        digest(
+            run(
+                [nowhere(CallStatus.REFUSED)] * refused
+                + [outcome(ttft=0.1 if policy == "a" else 0.3)] * (100 - refused),
+                policy=policy,
+                cell=cell,
+            )
+        )
+        for cell, policy, refused in (("1", "a", 3), ("1", "b", 5), ("2", "a", 2), ("2", "b", 0))
+    ]
+    found = compare(runs, "b")
+    assert headline(found).startswith("Choose a: ")
+    assert ". b left more requests without an answer and cannot be best: " in confidence(found)
 
 
 def test_one_traffic_is_said_and_never_sure():

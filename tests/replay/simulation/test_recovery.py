@@ -42,7 +42,7 @@ class Believed(Simulation):
         """Compare what prompts are believed to take with what they take at speed 1."""
         for pod in self.pickers[0].fleet.pods.values():
             ratios = [
-                pod.prefill.seconds(*each) / PrefillModel().seconds(*each) for each in PROMPTS
+                pod.speed.prefill.seconds(*each) / PrefillModel().seconds(*each) for each in PROMPTS
             ]
             self.ratios.append(pod.pace.prefill_slowness.value * geometric_mean(ratios))
 

@@ -117,6 +117,16 @@ def test_with_a_dead_pod_its_requests_are_lost_and_later_ones_go_elsewhere():
     assert {(each.status, each.endpoint) for each in after} == {(CallStatus.SERVED, 1)}
 
 
+def test_requests_wait_for_room_however_rarely_pods_are_scraped():
+    calls = [call(number, at=0.2 * number, size=500, answer=1_500) for number in range(120)]
+    waiting, at_once = (
+        sum(each.preempted for each in run.outcomes)
+        for policy in (LEAST_TTFT, NAMED["least-ttft-at-once"])
+        for run in [played(calls, pods=(SMALL,), policy=policy, scrape_seconds=30.0)]
+    )
+    assert waiting < at_once / 4
+
+
 def test_a_pod_that_comes_back_is_cold():
     calls = [call(0, shared=960), call(1, at=60.0, shared=960), call(2, at=70.0, shared=960)]
     dies = Fault(pod=0, kind=FaultKind.DIE, at=20.0, seconds=10.0)

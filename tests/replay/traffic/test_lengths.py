@@ -33,6 +33,14 @@ def test_azures_csv(tmp_path):
     assert len({call.prompt[0].token for call in trace.calls}) == 3
 
 
+def test_each_file_of_a_folder_may_have_a_head_of_its_own(tmp_path):
+    written(tmp_path, AZURE, "1.csv")
+    written(tmp_path, "GeneratedTokens,ContextTokens,TIMESTAMP\n7,900,2023-11-16 19:00:00\n", "2")
+    written(tmp_path, "8,901,2023-11-16 19:00:01\n", "3")  # a part of the one before
+    found = lengths(read(tmp_path, strict=True))
+    assert found == [(374, 44), (396, 1), (879, 55), (900, 7), (901, 8)]
+
+
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [

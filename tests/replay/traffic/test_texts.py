@@ -165,6 +165,7 @@ REFUSED = {"message": "slow down", "code": 429}
         ({"status": "failure", "response": {}}, "failure"),  # LiteLLM's
         ({"status": None, "response_status_code": 429}, "429"),  # Portkey's
         ({"response": 'data: {"error": {"message": "slow down"}}'}, "slow down"),
+        ({"response": 'data: {"response": {"status": "failed"}}'}, "failed"),
     ],
 )
 def test_a_request_that_failed_is_left_out(tmp_path, failed, problem):
@@ -195,6 +196,9 @@ STREAM = (
     + "data: [DONE]\n\n"
 )
 USED = event(choices=[], usage={"prompt_tokens": 16, "completion_tokens": 9})
+SAID = {"output": [{"content": [{"text": "four"}]}], "usage": {"output_tokens": 9}}
+BEGUN = event(type="response.created", response={"status": "in_progress", "output": []})
+BEGUN += event(type="response.output_text.delta", delta="four")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +211,7 @@ USED = event(choices=[], usage={"prompt_tokens": 16, "completion_tokens": 9})
         ({"body": {"prompt": "y" * 128}}, 32, 256),
         ({"body": {"input": [{"role": "user", "content": [{"text": "z" * 64}]}]}}, 24, 256),
         ({"request": json.dumps({"messages": [{"role": "user", "content": "z" * 64}]})}, 24, 256),
+        ({"request": {"body": {"prompt": "y" * 128, "max_tokens": 9}}}, 32, 9),
         ({"response": {"status_code": 200, "body": {"choices": [{"text": "four"}]}}}, None, 1),
         ({"response": "x" * 64}, None, 16),
         ({"response": "", "output": "x" * 64}, None, 16),
@@ -215,6 +220,7 @@ USED = event(choices=[], usage={"prompt_tokens": 16, "completion_tokens": 9})
         ({"response": ": ping\n\n" + STREAM}, None, 2),
         ({"response": "kind: ConfigMap\ndata:\n  key: " + "x" * 99}, None, 32),
         ({"response": {"status": 200, "body": STREAM + USED}}, None, 9),
+        ({"response": BEGUN + event(type="response.completed", response=SAID)}, None, 9),
     ],
 )
 def test_logs_of_many_kinds(tmp_path, row, prompt, response):
@@ -281,3 +287,19 @@ def test_vllms_own_log(tmp_path):
     assert "vllm.log:11: nothing is known of its prompt" in trace.problems[0]
     with pytest.raises(ConfigError, match="VLLM_LOGGING_LEVEL=DEBUG"):
         read(path, strict=True)
+
+
+def test_vllms_log_goes_on_in_the_new_year(tmp_path):
+    times = (
+        "12-31 23:59:50",
+        "12-31 23:59:58",
+        "01-01 00:00:01",
+        "01-01 00:00:00",
+        "01-01 00:00:07",
+    )
+    text = "INFO {} [logger.py:39] Received request {}: prompt: 'it', params: SamplingParams()."
+    path = tmp_path / "vllm.log"
+    path.write_text("".join(f"{text.format(at, number)}\n" for number, at in enumerate(times)))
+    trace = read(path)
+    assert [int(call.at) for call in trace.calls] == [0, 8, 10, 11, 17]
+    assert (trace.skipped, trace.reordered) == (0, 1)

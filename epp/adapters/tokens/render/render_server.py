@@ -23,6 +23,7 @@ from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation,
 from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
 from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
 from epp.model.request import Api, InferenceRequest, Prompt
+from epp.printable import without_user
 from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.bodies.model_rewrite import replace_model
 from epp.system.logs import Log
@@ -111,7 +112,8 @@ class RenderServer:
         self.name = without_user(self.url)
         self.breaker = CircuitBreaker()
         # A URL with a password is one client's own authorization, and aiohttp sends no two.
-        self._passed_on = _PASSED_ON if self.name == self.url else ()
+        authority = self.url.partition("://")[2].partition("/")[0]
+        self._passed_on = () if "@" in authority else _PASSED_ON
         self._settings = settings
         self._now = now
         self._client = client
@@ -228,13 +230,6 @@ def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if message.get("reasoning") is not None or message.get("reasoning_content") is None:
         return message
     return {**message, "reasoning": message["reasoning_content"]}
-
-
-def without_user(url: str) -> str:
-    """Return a URL as it may be logged: without a user and a password."""
-    scheme, colon, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def ask_for_one_token(body: bytes) -> bytes:

@@ -13,9 +13,9 @@ from epp.adapters.tokens.render.render_server import (
     Busy,
     RenderServer,
     RenderSettings,
-    without_user,
 )
 from epp.model.request import InferenceRequest, Prompt
+from epp.printable import without_user
 from epp.system.logs import Log
 
 _log = Log(__name__)

@@ -8,7 +8,7 @@ const LEFT = 56;
 const RIGHT = 118;
 const TOP = 12;
 const BOTTOM = 22;
-const DASHES = ["", "7 4", "2 3", "10 3 2 3"];
+const DASHES = ["", "5 6", "0.2 5", "8 5 0.2 5"]; // Round ends make a dash longer by the width of its line.
 
 export class Chart {
   #points = [];
@@ -85,7 +85,8 @@ export class Chart {
     let drawn = false;
     for (const point of this.#points) {
       const value = line.value(point);
-      if (value !== null) path += `${drawn ? "L" : "M"}${x(point.at).toFixed(1)} ${y(value).toFixed(1)}`;
+      // A value between two that are not known is a dot: a line of hardly any length with round ends.
+      if (value !== null) path += `${drawn ? "L" : "M"}${x(point.at).toFixed(1)} ${y(value).toFixed(1)}${drawn ? "" : "h.01"}`;
       drawn = value !== null;
     }
     return svg("path", { class: "line", d: path, stroke: css(`--line-${at}`), "stroke-dasharray": DASHES[at] });

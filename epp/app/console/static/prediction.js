@@ -2,6 +2,7 @@
 
 import { Chart } from "./charts.js";
 import { el, milliseconds, share, short } from "./dom.js";
+import { median } from "./state.js";
 
 const STEP_MS = 5_000;
 const NO_USAGE = "No response told its cached tokens: they had no usage, or were not observed to their end (--observe-responses).";
@@ -62,19 +63,20 @@ export class PredictionView {
 /** Return what was said between two points that lie some seconds apart, as rates and shares. */
 export function rates(points) {
   const found = [];
-  let before = points[0];
-  for (const point of points.slice(1)) {
-    if (point.at - before.at < STEP_MS) continue;
-    found.push(between(before, point));
-    before = point;
-  }
-  const end = points.at(-1);
-  if (end && end !== before && !found.length) found.push(between(before, end));
+  let first = 0;
+  points.forEach((point, at) => {
+    if (point.at - points[first].at < STEP_MS) return;
+    found.push(between(points.slice(first, at + 1)));
+    first = at;
+  });
+  if (points.length > 1 && !found.length) found.push(between(points));
   return found;
 }
 
-function between(before, point) {
+function between([before, ...points]) {
+  const point = points.at(-1);
   const since = (name) => point[name] - before[name];
+  const known = (name) => points.map((each) => each[name]).filter((value) => value !== null);
   const of = (part, whole) => (whole > 0 && part !== null ? part / whole : null);
   const prompt = since("prompt");
   const reuse = since("reuse_prompt");
@@ -89,7 +91,7 @@ function between(before, point) {
     queued: point.queued,
     running: point.running,
     waiting: point.waiting,
-    ttft: point.ttft,
-    predictedTtft: point.predictedTtft,
+    ttft: median(known("ttft")),
+    predictedTtft: median(known("predictedTtft")),
   };
 }

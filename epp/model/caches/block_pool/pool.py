@@ -19,7 +19,7 @@ from epp.model.caches.block_pool.blocks import (
     tokens_of,
 )
 from epp.model.caches.block_pool.free_queue import KVCacheBlock
-from epp.model.caches.contract import Lease, own
+from epp.model.caches.contract import Lease, lease_of
 from epp.model.caches.single_tier import SingleTierCache
 from epp.model.prompts.hashing import BlockHash
 
@@ -237,7 +237,7 @@ class BlockPool(SingleTierCache):
         self._generating.pop(held, None)
 
     def _own(self, lease: Lease) -> PoolLease:
-        held = own(PoolLease, lease)
+        held = lease_of(PoolLease, lease)
         if held.pool is not self._mark:
             raise TypeError("a lease of another cache")
         return held

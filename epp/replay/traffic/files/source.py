@@ -94,7 +94,7 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.name = path.name.split(".")[0]
+        self.name = path.name.split(".")[0] or path.resolve().name
         self.is_folder = is_there(path) and path.is_dir()
 
     def lines(self, problems: Problems, longest: int = MAX_LINE_BYTES) -> Iterator[SourceLine]:

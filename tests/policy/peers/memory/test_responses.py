@@ -43,6 +43,15 @@ def test_the_first_token_and_the_time_of_each_other(usage, generated, tokens):
     assert len(log.responses) == 0
 
 
+def test_answers_that_are_generated_side_by_side_count_as_one():
+    """Two answers to each of two prompts, of 6 tokens each, with the first one after 1 s."""
+    log = Log()
+    log.rig.send("pod-0", "r1", "one", "two", n=2)
+    log.after(1, FirstToken(R1))
+    log.after(5, Finished(R1, Usage(completion_tokens=24)))
+    assert log.seen == [(POD, 1), (POD, 6, 1)]
+
+
 @pytest.mark.parametrize(
     ("events", "seen"),
     [

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from epp.system.first import race
+from epp.system.race import race
 
 
 async def never(ended):
