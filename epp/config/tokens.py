@@ -5,7 +5,6 @@ Names, parameters and defaults are llm-d-router's, except that `tokenizer`, `cha
 """
 
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,6 +17,7 @@ from epp.policy.filters.labels import LabelSelectorFilter
 from epp.policy.plugins import PluginParameters
 from epp.printable import without_user
 from epp.quantities import seconds
+from epp.system.host_names import host_of
 
 _DEFAULT_URL = "http://localhost:8000"
 _NO_LIMITS = without_effect("a server that refuses a prompt leaves it text")
@@ -100,7 +100,8 @@ class RenderEndpoint(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         if self.http and self.url not in {"", _DEFAULT_URL}:
             raise ValueError("give only one of `url` and `http`")
-        if not _is_servers_url(self.server):
+        # Paths of requests follow it.
+        if not host_of(self.server) or "?" in self.server or "#" in self.server:
             said = without_user(self.server)
             raise ValueError(f"`{said}` is not the URL of a server; write http://host:port")
         if bool(self.client_cert_path) != bool(self.client_key_path):
@@ -123,17 +124,6 @@ class RenderEndpoint(PluginParameters, frozen=True):
         """Seconds after which another endpoint is asked; None: no limit of its own."""
         found = self.endpoint_discovery
         return seconds(found.attempt_timeout) if found and found.attempt_timeout else None
-
-
-def _is_servers_url(text: str) -> bool:
-    """Return whether paths of requests can follow a text."""
-    try:
-        url = urlsplit(text)
-        (url.hostname or "").encode("idna")  # as looking it up does
-        known = url.scheme in {"http", "https"} and url.hostname and url.port != 0
-    except ValueError:  # a port above 65535, half of an IPv6 address, a name with `..`
-        return False
-    return bool(known) and not (url.query or url.fragment)
 
 
 _NO_SIDECAR = without_effect(

@@ -1,4 +1,4 @@
-"""The addresses of host names; a name server may list only some at a time."""
+"""Host names and their addresses; a name server may list only some at a time."""
 
 import errno
 import select
@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from epp.errors import reason
 
@@ -14,6 +15,17 @@ MAX_ADDRESSES = 1_024
 KEPT_SECONDS = 600.0
 """How long an address that is not listed any more is kept, if it answers."""
 _ANSWER_SECONDS = 1.0
+
+
+def host_of(url: str) -> str:
+    """Return the host of a server's http or https URL; empty for what cannot be connected to."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as looking it up does
+    except ValueError:  # a port above 65535, half of an IPv6 address, a name with `..`
+        return ""
+    return host if parts.scheme in {"http", "https"} and port != 0 else ""
 
 
 class Resolved(NamedTuple):

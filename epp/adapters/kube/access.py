@@ -7,7 +7,6 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
@@ -20,6 +19,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 from epp.printable import without_user
+from epp.system.host_names import host_of
 
 _UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError, RuntimeError)
 """What `kubernetes.aio` and `pathlib` raise for a malformed kubeconfig, account or path."""
@@ -65,7 +65,7 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     others: it knows the names in NO_PROXY, but not networks. Raises `ValueError` for what is not
     the URL of a server.
     """
-    host = _host_of(url)
+    host = host_of(url)
     if not host:
         raise ValueError(
             f"the server's address is not a usable http or https URL: {without_user(url)}"
@@ -81,17 +81,6 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     except ValueError:  # ditto
         return False
     return address.is_loopback or any(address in each for each in networks)
-
-
-def _host_of(url: str) -> str:
-    """Return the host of a server's http or https URL; empty for anything else."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # as looking it up does
-    except ValueError:
-        return ""
-    return host if parts.scheme in {"http", "https"} and port != 0 else ""
 
 
 async def _load(access: KubeAccess, configuration: Configuration) -> None:
