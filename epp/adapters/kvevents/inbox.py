@@ -1,7 +1,6 @@
 """Messages of ZMQ sockets, for readers on the event loop."""
 
 import asyncio
-from contextlib import suppress
 
 import zmq
 
@@ -47,7 +46,8 @@ class Inbox:
             self._ready.clear()
             if self._turns.over:
                 await self._turns.take()
-            with suppress(zmq.Again):
+            # To ask costs a sixth of what `zmq.Again` does.
+            if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 frames = [self._socket.recv(zmq.NOBLOCK)]
                 while self._socket.getsockopt(zmq.RCVMORE):
                     frame = self._socket.recv(zmq.NOBLOCK)
