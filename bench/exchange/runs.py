@@ -13,6 +13,7 @@ from bench.exchange.callgrind import ENVIRONMENT, between_marks, counting, read
 from bench.exchange.parts import Cost, cost_of
 from bench.exchange.plan import play
 from bench.exchange.play import Play, Took
+from bench.replicas.counted import FIGURES
 
 START = "start"
 _PATHS = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
@@ -23,6 +24,7 @@ class Stage:
 
     def __init__(self, folder: Path, number: int, classes: int = 0) -> None:
         self._folder = folder
+        self._classes = classes
         self._play: Play = play(folder, number, classes)
         self._parts = {each.name: each.parts for each in self._play.phases if each.parts}
         (folder / "play").write_bytes(msgspec.msgpack.encode(self._play))
@@ -47,20 +49,34 @@ class Stage:
         }
         return {START: cost_of(read(start), 1)} | counted
 
+    async def between_replicas(self, tree: Path) -> dict[str, Cost]:
+        """Count what a request costs replicas that tell each other (`bench.replicas.counted`)."""
+        out = self._folder / "replicas"
+        await _played(tree, counting(out), "bench.replicas.counted", str(self._classes))
+        counted = between_marks(out)[1::2]  # what is not counted comes before each
+        return {
+            name: cost_of(read(path), number)
+            for (name, number), path in zip(FIGURES.items(), counted, strict=True)
+        }
+
     async def _run(self, tree: Path, before: Sequence[str]) -> list[Took]:
         saw = self._folder / "took"
         saw.unlink(missing_ok=True)
-        child = await asyncio.create_subprocess_exec(
-            *(*before, sys.executable, "-m", "bench.exchange.player"),
-            *(str(self._folder / "play"), str(saw)),
-            cwd=tree,
-            env={name: os.environ[name] for name in _PATHS if name in os.environ}
-            | ENVIRONMENT
-            | {"PYTHONPATH": str(tree)},
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, said = await child.communicate()
-        if child.returncode or not saw.exists():
-            raise MeasurementFailed(f"the picker was not played: {said.decode()[-2000:]}")
+        await _played(tree, before, "bench.exchange.player", str(self._folder / "play"), str(saw))
         return msgspec.json.decode(saw.read_bytes(), type=list[Took])
+
+
+async def _played(tree: Path, before: Sequence[str], *arguments: str) -> None:
+    """Run a module with the product of a tree. Raises `MeasurementFailed`."""
+    child = await asyncio.create_subprocess_exec(
+        *(*before, sys.executable, "-m", *arguments),
+        cwd=tree,
+        env={name: os.environ[name] for name in _PATHS if name in os.environ}
+        | ENVIRONMENT
+        | {"PYTHONPATH": str(tree)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await child.communicate()
+    if child.returncode:
+        raise MeasurementFailed(f"the picker was not played: {said.decode()[-2000:]}")

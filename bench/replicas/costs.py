@@ -7,7 +7,7 @@ fleet. Encryption itself is done by a thread of libzmq's.
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import zmq
@@ -57,36 +57,53 @@ class Side:
         )
         return self.fleet.quote(request, self.now)
 
+    def tell(self, events: Sequence[Event], send: Callable[[bytes], object]) -> list[bytes]:
+        """Send what it saw in a millisecond; return the messages."""
+        for event in events:
+            self.writer.note(event, self.now, False)  # noqa: FBT003 (a `Listener`)
+        messages = list(self.writer.messages())
+        for message in messages:
+            send(message)
+        self.now += 0.001
+        return messages
+
+    def take_in(self, messages: Sequence[bytes]) -> None:
+        """Apply what another one sent."""
+        self.now += 0.001
+        for message in messages:
+            for event in self.reader.read(message, self.now).events:
+                self.fleet.apply(event, self.now)
+
 
 def measure(size: str, send: Callable[[bytes], object]) -> tuple[float, float, float]:
     """Return microseconds a request to tell and to take in, and bytes a request.
 
     `send` sends a message to another replica.
     """
-    length, count = SIZES[size]
-    one, other, chance = Side(1), Side(2), random.Random(1)
-    quotes = [
-        one.quote(number, chance.randbytes(length // 2).hex().encode()) for number in range(count)
-    ]
+    count = SIZES[size][1]
+    one, other = Side(1), Side(2)
     told = heard = 0.0
     carried = 0
-    for start in range(0, count, _BATCH):
-        events = list(_course(quotes[start : start + _BATCH], chance))
+    for events in list(batches(one, *SIZES[size])):
         began = time.thread_time()
-        for event in events:
-            one.writer.note(event, one.now, False)  # noqa: FBT003 (a `Listener`)
-        messages = list(one.writer.messages())
-        for message in messages:
-            send(message)
+        messages = one.tell(events, send)
         told += time.thread_time() - began
         carried += sum(map(len, messages))
-        one.now = other.now = one.now + 0.001
         began = time.thread_time()
-        for message in messages:
-            for event in other.reader.read(message, other.now).events:
-                other.fleet.apply(event, other.now)
+        other.take_in(messages)
         heard += time.thread_time() - began
     return told / count * 1e6, heard / count * 1e6, carried / count
+
+
+def batches(side: Side, length: int, count: int) -> Iterator[list[Event]]:
+    """Yield what `count` requests of this length bring about, by messages."""
+    chance = random.Random(1)
+    for start in range(0, count, _BATCH):
+        numbers = range(start, start + _BATCH)
+        quotes = [
+            side.quote(each, chance.randbytes(length // 2).hex().encode()) for each in numbers
+        ]
+        yield list(_course(quotes, chance))
 
 
 @contextmanager
