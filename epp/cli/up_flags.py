@@ -231,7 +231,7 @@ def _picker_flags(arguments: argparse.Namespace) -> list[str]:
     return [
         *policy,
         *(f"--feature-gates={gate}" for gate in arguments.feature_gates),
-        f"--scrape-interval={arguments.scrape_interval}",
+        f"--scrape-interval={arguments.scrape_interval:.9f}",
         f"--observe-responses={arguments.observe_responses}",
         f"--max-body-bytes={arguments.max_body_bytes}",
         f"--debug-headers={str(arguments.debug_headers).lower()}",

@@ -120,6 +120,8 @@ def _span(samples: Sequence[Sample]) -> float:
 
 def gain_sentence(before: Figures, after: Figures) -> str:
     """Return a sentence that says what the second policy gained over the first."""
+    if not (before.requests and after.requests):
+        return "Nothing can be compared: with one of the policies no request was served."
     factor = ratio(before.ttft_mean, after.ttft_mean)
     mean, was_mean, median, was_median = (
         format_value(each, Unit.SECONDS)

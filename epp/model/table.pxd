@@ -10,15 +10,11 @@ What is returned as a pointer holds until the next entry comes or goes.
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from libc.stdint cimport uint32_t, uint64_t
 
+from epp.model.prefetch cimport PREFETCHED, prefetch
+
 cdef enum:
     PARTS = 1024
     MIN_ROOM = 8
-
-cdef extern from * nogil:
-    """
-    static inline void prefetch(const void* place) { __builtin_prefetch(place); }
-    """
-    void prefetch(const void* place)
 
 
 cdef packed struct Entry:
@@ -78,11 +74,15 @@ cdef inline Entry* _from(Part* part, uint64_t key, uint32_t place) noexcept nogi
             place = 0
 
 
-cdef inline void prefetch_entry(Table* table, uint64_t key) noexcept nogil:
-    """Prefetch the home of a key."""
-    cdef Part* part = _part_of(table, key)
-    if part.room:
-        prefetch(part.places + _home(key, part.room))
+cdef inline void prefetch_entries(
+    Table* table, const uint64_t* keys, Py_ssize_t count
+) noexcept nogil:
+    """Prefetch the homes of the next keys, `PREFETCHED` at most."""
+    cdef Part* part
+    cdef Py_ssize_t at
+    for at in range(min(count, PREFETCHED)):
+        part = _part_of(table, keys[at])
+        prefetch(part.places + _home(keys[at], part.room))
 
 
 cdef inline Entry* find(Table* table, uint64_t key) noexcept nogil:

@@ -76,8 +76,8 @@ async def test_a_replica_that_takes_no_answers_holds_up_others_once(monkeypatch)
         monkeypatch.setattr(kept, "_answer", answered)
         epoch = copies.epoch_now(one.pod("pod-0"))
         for number in [*[gone] * 100, there, gone]:
-            kept.take(number, BucketsQuery("default/pod-0", epoch, [1]))
-        kept.take(there, BucketsQuery("default/pod-0", epoch, [1]))
+            kept.take(number, BucketsQuery(EndpointId("default/pod-0"), epoch, [1]))
+        kept.take(there, BucketsQuery(EndpointId("default/pod-0"), epoch, [1]))
         await until(lambda: asked.count(there) == 2)
         assert asked == [gone, there, there]
         assert not kept.busy
@@ -92,7 +92,9 @@ async def test_what_was_asked_of_a_replica_that_is_gone_is_forgotten():
             (peer,), (there,) = peers(one), peers(other)
             peer.losses += 1
             epoch = copies.epoch_now(other.pod("pod-0"))
-            other.replicas._answer(there.number, [BucketsQuery("default/pod-0", epoch, [1])])
+            other.replicas._answer(
+                there.number, [BucketsQuery(EndpointId("default/pod-0"), epoch, [1])]
+            )
             await until(lambda: kept._reconciled)
             await kept.send_own_digests()
             assert kept._reconciled

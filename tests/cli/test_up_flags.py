@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from epp.cli.go_arguments import GoArgumentParser
+from epp.cli.serve_flags import add_serve
 from epp.cli.up_flags import add_up, up_options
 from epp.config.file import POLICIES, load
 from epp.errors import ConfigError
@@ -26,7 +27,7 @@ def test_a_url_is_enough():
     assert found.picker_flags == (
         "--policy=least-ttft",
         "--poll-models",
-        "--scrape-interval=1.0",
+        "--scrape-interval=1.000000000",
         "--observe-responses=auto",
         "--max-body-bytes=67108864",
         "--debug-headers=false",
@@ -59,6 +60,14 @@ def test_servers_are_named_as_other_routers_have_it(argv):
 def test_the_policy_is_the_pickers(argv, name, flag):
     found = options(URL, *argv)
     assert (found.policy, found.picker_flags[0]) == (name, flag)
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [("50us", 5e-5), ("1m30s", 90.0)])
+def test_the_picker_reads_the_interval_that_is_given(interval, seconds):
+    picker = GoArgumentParser()
+    add_serve(picker)
+    flags = options(URL, "--scrape-interval", interval).picker_flags
+    assert picker.parse_args(flags).scrape_interval == pytest.approx(seconds)
 
 
 def test_a_configuration_may_name_the_endpoints_file():

@@ -65,6 +65,12 @@ def test_a_run_without_a_single_answer_has_no_figures():
     assert all(math.isnan(value) for value in (figures.imbalance, figures.over, figures.close))
 
 
+def test_a_run_without_a_single_answer_is_compared_with_none():
+    none, some = summarize([sample(error="refused")], ("a",), 16), figures(0.2, 0.8)
+    for runs in ((none, some), (some, none)):
+        assert "no request was served" in gain_sentence(*runs)
+
+
 def test_predictions_that_were_not_made_are_not_judged():
     figures = summarize([sample(ttft=1.0, prompt_tokens=10)], ("a",), 16)
     assert all(math.isnan(value) for value in (figures.over, figures.under, figures.close))

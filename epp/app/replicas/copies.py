@@ -69,6 +69,8 @@ _ROOM_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.01
 """How often a waiting answer checks for room."""
 
+_Key = tuple[int, EndpointId]
+"""A replica, and an endpoint that it was asked about, or answered about."""
 SnapshotPart = LearnedReply | StoredReply | ContentsReply
 """A part of a snapshot: first what was learned, then stored responses, then each cache."""
 SnapshotFact = SnapshotPart | NoSnapshot
@@ -104,8 +106,8 @@ class CacheCopies:
         self._apply: Final = apply
         self._on_snapshot: Final = on_snapshot
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
-        self._asked: Final[dict[tuple[int, str], int]] = {}  # replica, endpoint: the losses then
-        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # ... when both added last
+        self._asked: Final[dict[_Key, int]] = {}  # the losses then
+        self._reconciled: Final[dict[_Key, int]] = {}  # ... when both added last
         fleet.subscribe((CacheCleared,), self._withdraw, "observer/replicas")
 
     @property
@@ -163,10 +165,7 @@ class CacheCopies:
         """Forget queries to replicas, and about endpoints, that are gone."""
         for key in [*self._asked, *self._reconciled]:
             sender, endpoint = key
-            if (
-                sender not in self._reader.peers
-                or self._fleet.pods.get(EndpointId(endpoint)) is None
-            ):
+            if sender not in self._reader.peers or self._fleet.pods.get(endpoint) is None:
                 self._asked.pop(key, None)
                 self._reconciled.pop(key, None)
 
@@ -185,7 +184,7 @@ class CacheCopies:
 
     def _pod(self, fact: DigestFact | BucketsQuery | BucketsReply | ContentsReply) -> Pod | None:
         """Return the pod of a fact, if it is about this start of its engine."""
-        pod = self._fleet.pods.get(EndpointId(fact.endpoint))
+        pod = self._fleet.pods.get(fact.endpoint)
         if pod is None or pod.scheduler.mirror is not None:  # its engine reports what it holds
             return None
         if epoch_now(pod) != fact.cache_epoch:

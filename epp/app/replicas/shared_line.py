@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
-from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.held import HeldRequest, WaitingElsewhere
@@ -87,5 +86,5 @@ def _from_head(fact: WaitingHead, now: float) -> WaitingElsewhere:
         deadline=deadline,
         ttft_by=ttft_by,
     )
-    held.endpoint_id, held.seconds = EndpointId(fact.endpoint), fact.seconds
+    held.endpoint_id, held.seconds = fact.endpoint, fact.seconds
     return WaitingElsewhere(held, fact.ahead)

@@ -54,7 +54,7 @@ class WarmBoot:
         self._limit: Final = limit
         self._kept: Final = kept
         self._asked = self._left = 0
-        self._parts: dict[str, ContentsReply] = {}
+        self._parts: dict[EndpointId, ContentsReply] = {}
         self._learned: LearnedReply | None = None
         self._stored: ResponsesCopied | None = None
         self._answered: asyncio.Future[bool] | None = None
@@ -213,21 +213,19 @@ class WarmBoot:
         end = loop.time() + _PAGES_SECONDS
         while self._unlisted() or (self._unread() and loop.time() < end):  # noqa: ASYNC110 (none is set)
             await asyncio.sleep(_LOOK_SECONDS)
-        parts = (
-            (self._fleet.pods.get(EndpointId(name)), fact) for name, fact in self._parts.items()
-        )
+        parts = ((self._fleet.pods.get(name), fact) for name, fact in self._parts.items())
         copied = [copied_from(pod, fact) for pod, fact in parts if pod is not None]
         return [each for each in copied if each is not None]
 
     def _unlisted(self) -> bool:
         """Whether an endpoint of the snapshot is unknown, but may still be listed."""
         return not self._fleet.synced and any(
-            self._fleet.pods.get(EndpointId(name)) is None for name in self._parts
+            self._fleet.pods.get(name) is None for name in self._parts
         )
 
     def _unread(self) -> bool:
         """Whether an endpoint of the snapshot has not reported yet when it started."""
-        pods = (self._fleet.pods.get(EndpointId(name)) for name in self._parts)
+        pods = (self._fleet.pods.get(name) for name in self._parts)
         return any(
             pod is not None
             and pod.load.started_at is None

@@ -7,6 +7,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
+from epp.model.prefetch cimport PREFETCHED, prefetch
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
 cdef Py_ssize_t _MIN = 64
@@ -105,6 +106,8 @@ cdef class KnownPrefixLengths:
         acquire_view(&words, hashes)
         try:
             for position in range(words.size):
+                if position % PREFETCHED == 0:
+                    self._prefetch(words.at + position, words.size - position)
                 known = self._known(words.at[position])
                 tokens = known.tokens - 1
                 if tokens < 0:
@@ -123,6 +126,13 @@ cdef class KnownPrefixLengths:
         """Return the length up to a block; its place is empty if none is known."""
         cdef Length* known = _place_of(&self._young, key)
         return known if known.tokens else _place_of(&self._old, key)
+
+    cdef void _prefetch(self, const uint64_t* keys, Py_ssize_t count) noexcept:
+        """Prefetch the places of the next keys, `PREFETCHED` at most."""
+        cdef Py_ssize_t at
+        for at in range(min(count, PREFETCHED)):
+            prefetch(&self._young.at[keys[at] & (self._young.places - 1)])
+            prefetch(&self._old.at[keys[at] & (self._old.places - 1)])
 
     cdef int _record(self, uint64_t key, int64_t tokens, int64_t most) except -1:
         cdef Length* place = _place_of(&self._young, key)

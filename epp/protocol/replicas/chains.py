@@ -12,8 +12,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from msgspec.structs import astuple
-
 from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash, block_ends
@@ -135,16 +133,12 @@ def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffse
 
     Raises `UnknownChain`, and `ValueError` for what cannot be a prompt.
     """
-    # One call for all fields, which compiled code would look up by their names.
-    words, token_ends, block, size, total, counted, rest, sent, tip, before, covered, *more = (
-        astuple(fact)
-    )
-    uncached, multimodal = more
-    hashes, base, marks = read_words(words), None, tuple(sent)
+    hashes, base, marks = read_words(fact.hashes), None, tuple(fact.marks)
+    block, size, before = fact.block, fact.size, fact.before
     if before:
-        base = known.find(tip, before)
+        base = known.find(fact.tip, before)
         if base is None:
-            raise UnknownChain(tip, before)
+            raise UnknownChain(fact.tip, before)
         if base[0].exact is not (block > 0):
             raise ValueError("a prompt of another kind than its prefix")
         hashes = _words(base[0].hashes[:before]) + hashes
@@ -157,19 +151,20 @@ def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffse
         ends = range(block, size + 1, block)
         lookup, offsets = max(0, size - 1) // block, TokenOffsets(size, ends, size)
     else:
-        ends, tokens = block_ends(size, marks), _tokens(token_ends, base, before, covered)
+        ends = block_ends(size, marks)
+        tokens = _tokens(fact.ends, base, before, fact.tokens_before)
         if not len(ends) == len(tokens) == len(hashes):
             raise ValueError("a text has as many blocks as it is cut into")
-        lookup, offsets = len(hashes), TokenOffsets(total, tokens, counted)
+        lookup, offsets = len(hashes), TokenOffsets(fact.total, tokens, fact.known)
     chain = Chain(
         cast("Sequence[BlockHash]", hashes),
         ends,
         size,
-        0 if uncached else lookup,
+        0 if fact.uncached else lookup,
         exact=block > 0,
         marks=marks,
-        rest_digest=rest,
-        multimodal=multimodal,
+        rest_digest=fact.rest_digest,
+        multimodal=fact.multimodal,
     )
     if before < len(hashes):
         known.add(chain, offsets, before)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec.structs import astuple
-
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import Ejected, Event, Returned
 from epp.model.kv_changes import CacheCleared
@@ -211,16 +209,12 @@ class FactReader:
     # Requests.
 
     def _admitted(self, peer: Peer, fact: AdmittedFact) -> Sequence[Event]:
-        # One call for all fields, which compiled code would look up by their names.
-        number, name, endpoint_id, epoch, model, api, prompts, stream, limit, kind, *more = astuple(
-            fact
-        )
-        *stages, n = more
-        if not self._is_current(endpoint_id, epoch):
+        number, name = fact.number, fact.id
+        if not self._is_current(fact.endpoint, fact.epoch):
             return ()
         chains, offsets = list[Chain](), list[TokenOffsets]()
         try:
-            for each in prompts:
+            for each in fact.prompts:
                 chain, lengths = read_prompt(each, self._known)
                 chains.append(chain)
                 offsets.append(lengths)
@@ -230,20 +224,19 @@ class FactReader:
             return ()
         request = InferenceRequest(
             id=name,
-            target_model=model,
-            api=api,
-            stream=stream,
-            max_tokens=limit,
-            n=n,
+            target_model=fact.model,
+            api=fact.api,
+            stream=fact.stream,
+            max_tokens=fact.max_tokens,
+            n=fact.n,
             skip_reading_prefix_cache=any(each.hashes and not each.lookup for each in chains),
         )
         if not peer.requests.admit(number, name):
             self.dropped[Dropped.REPEATED] += 1
             return ()
         peer.sent(self._now)
-        admitted = Admitted(
-            Quote(request, tuple(chains), tuple(offsets), kind), endpoint_id, *stages
-        )
+        quote = Quote(request, tuple(chains), tuple(offsets), fact.kind)
+        admitted = Admitted(quote, fact.endpoint, fact.prefill, fact.encode)
         early = peer.requests.early(number)
         if not early:
             return (admitted,)
@@ -266,23 +259,22 @@ class FactReader:
     # Endpoints and responses.
 
     def _ejected(self, _peer: Peer, fact: EjectedFact) -> Sequence[Event]:
-        return (Ejected(EndpointId(fact.endpoint), fact.reason, fact.seconds),)
+        return (Ejected(fact.endpoint, fact.reason, fact.seconds),)
 
     def _returned(self, _peer: Peer, fact: ReturnedFact) -> Sequence[Event]:
-        return (Returned(EndpointId(fact.endpoint)),)
+        return (Returned(fact.endpoint),)
 
     def _cleared(self, _peer: Peer, fact: ClearedFact) -> Sequence[Event]:
-        endpoint_id = EndpointId(fact.endpoint)
-        known = self._writer.engine(endpoint_id) is not None  # else a snapshot may be under way
-        current = not known or self._is_current(endpoint_id, fact.epoch)
-        return (CacheCleared(endpoint_id),) if current else ()
+        known = self._writer.engine(fact.endpoint) is not None  # else a snapshot may be under way
+        current = not known or self._is_current(fact.endpoint, fact.epoch)
+        return (CacheCleared(fact.endpoint),) if current else ()
 
     def _repeated(self, _peer: Peer, fact: RepeatedFact) -> Sequence[Event]:
         hashes = read_words(fact.hashes)
         if not hashes or len(hashes) != len(fact.sizes):
             raise ValueError("as many sizes as blocks")
         named = [BlockHash(each) for each in hashes]
-        return (ResponseRepeated(RequestId(fact.id), BlockHash(fact.anchor), named, fact.sizes),)
+        return (ResponseRepeated(fact.id, BlockHash(fact.anchor), named, fact.sizes),)
 
     # Chains.
 
@@ -345,14 +337,17 @@ class FactReader:
 
 
 def _finished(request: RequestId, fact: FinishedFact) -> Event:
-    _number, generated, reported, prompt, completion, cached, implausible = astuple(fact)
-    usage = Usage(prompt, completion, cached, implausible) if reported else None
-    return Finished(request, usage, generated)
+    usage = None
+    if fact.reported:
+        usage = Usage(
+            fact.prompt_tokens, fact.completion_tokens, fact.cached_tokens, fact.implausible
+        )
+    return Finished(request, usage, fact.generated)
 
 
 def _aborted(request: RequestId, fact: AbortedFact) -> Event:
-    _number, generated, refused, failure, served, computed, busy = astuple(fact)
-    return Aborted(request, generated, refused, Failure.BUSY if busy else failure, served, computed)
+    failure = Failure.BUSY if fact.busy else fact.failure
+    return Aborted(request, fact.generated, fact.refused, failure, fact.served, fact.computed)
 
 
 _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {

@@ -14,7 +14,7 @@ from epp.model.endpoint import EndpointId, EngineId
 from epp.model.events import EjectionReason
 from epp.model.learning.stored_responses import MOST
 from epp.model.prompts.text_lengths import Kind
-from epp.model.request import Api
+from epp.model.request import Api, RequestId
 from epp.model.request_events import Failure
 from epp.protocol.bodies.coercion import MAX_ANSWERS
 
@@ -99,9 +99,9 @@ class RequestFact(Fact, frozen=True, array_like=True):
 class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     """A request was sent to an endpoint."""
 
-    id: str
+    id: RequestId
     """The request's id."""
-    endpoint: str
+    endpoint: EndpointId
     """The endpoint's id."""
     epoch: Number
     """Which engine had that name (`engine_epoch`)."""
@@ -117,9 +117,9 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     """The client's limit of generated tokens; None if it set none."""
     kind: Kind
     """The kind of the text, if there is only one prompt."""
-    prefill: str | None = None
+    prefill: EndpointId | None = None
     """The endpoint that computes its prompts, if that is another one."""
-    encode: str | None = None
+    encode: EndpointId | None = None
     """The endpoint that encodes its images and sounds, if that is another one."""
     n: Annotated[int, msgspec.Meta(ge=0, le=MAX_ANSWERS)] = 1
     """How many answers each prompt gets; 0 without prompts."""
@@ -180,7 +180,7 @@ class NamedFact(RequestFact, frozen=True, array_like=True, tag=11):
 class EjectedFact(Fact, frozen=True, array_like=True, tag=8):
     """An endpoint is left out for a while."""
 
-    endpoint: str
+    endpoint: EndpointId
     reason: EjectionReason
     seconds: Amount
 
@@ -188,13 +188,13 @@ class EjectedFact(Fact, frozen=True, array_like=True, tag=8):
 class ReturnedFact(Fact, frozen=True, array_like=True, tag=9):
     """An endpoint may be picked again."""
 
-    endpoint: str
+    endpoint: EndpointId
 
 
 class RepeatedFact(Fact, frozen=True, array_like=True, tag=10):
     """A prompt repeats the response to a request (`ResponseRepeated`)."""
 
-    id: str
+    id: RequestId
     anchor: Word
     hashes: bytes
     sizes: list[Number]
@@ -203,7 +203,7 @@ class RepeatedFact(Fact, frozen=True, array_like=True, tag=10):
 class ClearedFact(Fact, frozen=True, array_like=True, tag=12):
     """An endpoint, whose engine is that of `epoch`, emptied its prefix cache (`CacheCleared`)."""
 
-    endpoint: str
+    endpoint: EndpointId
     epoch: Number
 
 
@@ -268,7 +268,7 @@ class DigestFact(Fact, frozen=True, array_like=True, tag=30):
     In all facts about caches, `cache_epoch` distinguishes the starts of its engine.
     """
 
-    endpoint: str
+    endpoint: EndpointId
     cache_epoch: Number
     sums: bytes
 
@@ -276,7 +276,7 @@ class DigestFact(Fact, frozen=True, array_like=True, tag=30):
 class BucketsQuery(Fact, frozen=True, array_like=True, tag=31):
     """Asks for what these buckets of an endpoint's cache hold."""
 
-    endpoint: str
+    endpoint: EndpointId
     cache_epoch: Number
     buckets: list[Number]
     added: bool = False
@@ -289,7 +289,7 @@ class BucketsReply(Fact, frozen=True, array_like=True, tag=32):
     `added`: the receiver keeps the other blocks that it has in these buckets.
     """
 
-    endpoint: str
+    endpoint: EndpointId
     cache_epoch: Number
     buckets: list[Number]
     hashes: bytes
@@ -306,7 +306,7 @@ class SnapshotQuery(Fact, frozen=True, array_like=True, tag=33):
 class ContentsReply(Fact, frozen=True, array_like=True, tag=34):
     """What an endpoint's cache holds; `left` of `endpoints` (0: unsaid) follow in the snapshot."""
 
-    endpoint: str
+    endpoint: EndpointId
     cache_epoch: Number
     hashes: bytes
     sizes: bytes
@@ -343,7 +343,7 @@ class WaitingHead(msgspec.Struct, frozen=True, array_like=True):
     """A request that is the next one of its priority at an endpoint."""
 
     priority: int
-    endpoint: str
+    endpoint: EndpointId
     ahead: Amount
     """How far in virtual time its flow is ahead of what went last."""
     seconds: Amount

@@ -5,15 +5,13 @@ Functions that need memory return -1 without it; what they have done so far stay
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from epp.model.prefetch cimport PREFETCHED
 from epp.model.prefix_index.native.slot_sets cimport (
     SlotSets, bits_of, close_sets, has_slot, open_sets, release_set, toggled,
 )
 from epp.model.table cimport (
-    Entry, Table, delete, find, find_or_free_place, free_table, insert, new_table, prefetch_entry,
+    Entry, Table, delete, find, find_or_free_place, free_table, insert, new_table, prefetch_entries,
 )
-
-cdef enum:
-    AHEAD = 8  # places that the processor fetches before they are needed
 
 
 cdef struct Holders:
@@ -49,8 +47,8 @@ cdef inline int add_holder(
     cdef Entry* entry
     cdef Py_ssize_t i
     for i in range(size):
-        if i + AHEAD < size:
-            prefetch_entry(holders.blocks, hashes[i + AHEAD])
+        if i % PREFETCHED == 0:
+            prefetch_entries(holders.blocks, hashes + i, size - i)
         entry = find_or_free_place(holders.blocks, hashes[i])
         if entry == NULL:
             return -1
@@ -81,8 +79,8 @@ cdef inline int remove_holder(
     cdef Entry* entry
     cdef Py_ssize_t i
     for i in range(size):
-        if i + AHEAD < size:
-            prefetch_entry(holders.blocks, hashes[i + AHEAD])
+        if i % PREFETCHED == 0:
+            prefetch_entries(holders.blocks, hashes + i, size - i)
         entry = find(holders.blocks, hashes[i])
         if entry == NULL:
             continue

@@ -7,8 +7,9 @@ block.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from epp.model.prefix_index.native.holders cimport AHEAD, Holders, holders_of
-from epp.model.table cimport prefetch_entry
+from epp.model.prefetch cimport PREFETCHED
+from epp.model.prefix_index.native.holders cimport Holders, holders_of
+from epp.model.table cimport prefetch_entries
 
 cdef enum:
     DEEPEST = 64  # halvings of a chain
@@ -75,8 +76,8 @@ cdef inline void walk(Search* search, const uint64_t* hashes, Py_ssize_t size) n
     cdef uint64_t* bits
     cdef Py_ssize_t i
     for i in range(size):
-        if i + AHEAD < size:
-            prefetch_entry(search.holders.blocks, hashes[i + AHEAD])
+        if i % PREFETCHED == 1:  # one is enough to see that nothing is held
+            prefetch_entries(search.holders.blocks, hashes + i, size - i)
         bits = holders_of(search.holders, hashes[i])
         if bits == before:
             continue

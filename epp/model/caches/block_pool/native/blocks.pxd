@@ -8,9 +8,10 @@ these blocks holds its neighbours instead.
 from libc.stdint cimport uint32_t, uint64_t
 
 from epp.model.caches.block_pool.native.store cimport (
-    COPIED, IN_USE, NUMBER, PREFETCHED, RECORD, UNHASHED, Block, Store, find_block, find_entry,
+    COPIED, IN_USE, NUMBER, RECORD, UNHASHED, Block, Store, find_block, find_entry,
     free_number, insert_entry, new_number, prefetch_entries, record, remove_entry, reserve,
 )
+from epp.model.prefetch cimport PREFETCHED
 
 # Several blocks of one hash.
 

@@ -7,8 +7,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from epp.model.caches.block_pool.native.blocks cimport delete_block
 from epp.model.caches.block_pool.native.store cimport (
-    COMPUTED, IN_USE, PREFETCHED, Block, Store, prefetch_entries,
+    COMPUTED, IN_USE, Block, Store, prefetch_entries,
 )
+from epp.model.prefetch cimport PREFETCHED
 
 
 cdef inline uint32_t head(Store* store) noexcept nogil:

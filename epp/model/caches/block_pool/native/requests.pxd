@@ -12,8 +12,9 @@ from epp.model.caches.block_pool.native.blocks cimport (
 )
 from epp.model.caches.block_pool.native.free_queue cimport evict, evict_block, free_blocks, touch
 from epp.model.caches.block_pool.native.store cimport (
-    COMPUTED, IN_USE, LARGEST, PREFETCHED, SPARE, Block, Store, prefetch_entries, reserve,
+    COMPUTED, IN_USE, LARGEST, SPARE, Block, Store, prefetch_entries, reserve,
 )
+from epp.model.prefetch cimport PREFETCHED
 
 cdef struct Lease:
     # What one request holds: `count` blocks, of which the first `hashed` have hashes. Once this is

@@ -15,11 +15,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from epp.model.prefetch cimport PREFETCHED, prefetch
+
 cdef extern from *:
     """
-    /* gcc takes a function that only fetches for one that does nothing; not so with the second */
-    #define WP_PREFETCH(at) (__builtin_prefetch(at), wp_nothing())
-    static inline void wp_nothing(void) { __asm__ volatile(""); }
     #define WP_NUMBER 0x03FFFFFFu   /* the part of `link` that is a number */
     #define WP_UNHASHED 0x04000000u /* generated; `block_hash` is the serial of its lease */
     #define WP_COMPUTED 0x08000000u /* a request that held it has ended, and computed it */
@@ -28,11 +27,8 @@ cdef extern from *:
     #define WP_IN_USE 0xFFFFFFFFu   /* for `older`: `newer` counts the requests that hold it */
     #define WP_SPARE 0xFFFFFFFEu    /* for `older`: `newer` is the next number to give out */
     #define WP_ROOM_AT_ONCE 65536   /* blocks: what is not used yet of it is not in memory */
-    #define WP_PREFETCHED 16        /* hashes that are fetched together */
     #define WP_LARGEST 0x7FFFFFFFu  /* tokens of a block */
     """
-    void prefetch "WP_PREFETCH"(const void*) noexcept nogil
-    const Py_ssize_t PREFETCHED "WP_PREFETCHED"
     const uint32_t NUMBER "WP_NUMBER"
     const uint32_t UNHASHED "WP_UNHASHED"
     const uint32_t COMPUTED "WP_COMPUTED"
