@@ -62,12 +62,18 @@ class Stage:
     async def _run(self, tree: Path, before: Sequence[str]) -> list[Took]:
         saw = self._folder / "took"
         saw.unlink(missing_ok=True)
-        await _played(tree, before, "bench.exchange.player", str(self._folder / "play"), str(saw))
+        play = str(self._folder / "play")
+        said = await _played(tree, before, "bench.exchange.player", play, str(saw))
+        if not saw.exists():
+            raise MeasurementFailed(f"the picker ended before all was played: {said}")
         return msgspec.json.decode(saw.read_bytes(), type=list[Took])
 
 
-async def _played(tree: Path, before: Sequence[str], *arguments: str) -> None:
-    """Run a module with the product of a tree. Raises `MeasurementFailed`."""
+async def _played(tree: Path, before: Sequence[str], *arguments: str) -> str:
+    """Run a module with the product of a tree; return the end of its log.
+
+    Raises `MeasurementFailed` if it fails.
+    """
     child = await asyncio.create_subprocess_exec(
         *(*before, sys.executable, "-m", *arguments),
         cwd=tree,
@@ -77,6 +83,8 @@ async def _played(tree: Path, before: Sequence[str], *arguments: str) -> None:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await child.communicate()
+    _, log = await child.communicate()
+    said = log.decode()[-2000:]
     if child.returncode:
-        raise MeasurementFailed(f"the picker was not played: {said.decode()[-2000:]}")
+        raise MeasurementFailed(f"the picker was not played: {said}")
+    return said

@@ -74,10 +74,10 @@ async def test_a_replica_that_takes_no_answers_holds_up_others_once(monkeypatch)
 
         monkeypatch.setattr(copies, "_ROOM_SECONDS", -1.0)
         monkeypatch.setattr(kept, "_answer", answered)
-        epoch = copies.epoch_now(one.pod("pod-0"))
-        for number in [*[gone] * 100, there, gone]:
-            kept.take(number, BucketsQuery(EndpointId("default/pod-0"), epoch, [1]))
-        kept.take(there, BucketsQuery(EndpointId("default/pod-0"), epoch, [1]))
+        pod = one.pod("pod-0")
+        query = BucketsQuery(pod.endpoint.id, copies.epoch_now(pod), [1])
+        for number in [*[gone] * 100, there, gone, there]:
+            kept.take(number, query)
         await until(lambda: asked.count(there) == 2)
         assert asked == [gone, there, there]
         assert not kept.busy
@@ -91,10 +91,9 @@ async def test_what_was_asked_of_a_replica_that_is_gone_is_forgotten():
             await settled(one, other)
             (peer,), (there,) = peers(one), peers(other)
             peer.losses += 1
-            epoch = copies.epoch_now(other.pod("pod-0"))
-            other.replicas._answer(
-                there.number, [BucketsQuery(EndpointId("default/pod-0"), epoch, [1])]
-            )
+            pod = other.pod("pod-0")
+            query = BucketsQuery(pod.endpoint.id, copies.epoch_now(pod), [1])
+            other.replicas._answer(there.number, [query])
             await until(lambda: kept._reconciled)
             await kept.send_own_digests()
             assert kept._reconciled
