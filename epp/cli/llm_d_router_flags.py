@@ -94,21 +94,47 @@ _EXTRACTOR = (
 )
 _FIXED_NAME = "the protocol fixes its name (GIE proposal 004)"
 
-REMOVED: Mapping[str, tuple[str, str]] = {
-    "--total-queued-requests-metric": ("vllm:num_requests_waiting", _EXTRACTOR),
-    "--total-running-requests-metric": ("vllm:num_requests_running", _EXTRACTOR),
-    "--kv-cache-usage-percentage-metric": ("vllm:kv_cache_usage_perc", _EXTRACTOR),
-    "--lora-info-metric": ("vllm:lora_requests_info", _EXTRACTOR),
-    "--cache-info-metric": ("vllm:cache_config_info", _EXTRACTOR),
-    "--destination-endpoint-hint-key": (
-        "x-gateway-destination-endpoint",
-        _FIXED_NAME,
+REMOVED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "--total-queued-requests-metric": (
+        (
+            "vllm:num_requests_waiting",
+            "sglang:num_queue_reqs",
+            "trtllm_num_requests_waiting",
+            "nv_trt_llm_request_metrics{request_type=waiting}",
+        ),
+        _EXTRACTOR,
     ),
-    "--destination-endpoint-hint-metadata-namespace": ("envoy.lb", _FIXED_NAME),
+    "--total-running-requests-metric": (
+        (
+            "vllm:num_requests_running",
+            "sglang:num_running_reqs",
+            "trtllm_num_requests_running",
+            "nv_trt_llm_request_metrics{request_type=scheduled}",
+        ),
+        _EXTRACTOR,
+    ),
+    "--kv-cache-usage-percentage-metric": (
+        (
+            "vllm:kv_cache_usage_perc",
+            "vllm:gpu_cache_usage_perc",
+            "sglang:token_usage",
+            "trtllm_kv_cache_utilization",
+            "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        ),
+        _EXTRACTOR,
+    ),
+    "--lora-info-metric": (("vllm:lora_requests_info", ""), _EXTRACTOR),
+    "--cache-info-metric": (
+        ("vllm:cache_config_info", "sglang:cache_config_info", "trtllm_cache_config_info"),
+        _EXTRACTOR,
+    ),
+    "--destination-endpoint-hint-key": (("x-gateway-destination-endpoint",), _FIXED_NAME),
+    "--destination-endpoint-hint-metadata-namespace": (("envoy.lb",), _FIXED_NAME),
 }
-"""Flags of old releases: the one accepted value, and why all others are refused.
+"""Flags of old releases: the accepted values, and why all others are refused.
 
-That value asks for what happens anyway; KServe's templates up to 0.17 pass it.
+These ask for what happens anyway: an engine is recognised by its page. KServe's templates up to
+0.17 pass the first ones, GIE's chart `inferencepool` those of the other engines, some in quotes.
 """
 
 _TRACING = "OTEL_"
@@ -139,15 +165,15 @@ def add_llm_d_router(parser: argparse.ArgumentParser) -> None:
         why = f"{flag.effect.replace('_', ' ')}: {flag.why}"
         group.add_argument(flag.name, **shown, help=why)
     add_overrides(group)
-    for name, (value, _) in REMOVED.items():
-        group.add_argument(name, metavar="NAME", help=f"removed; `{value}` is accepted")
+    for name, (values, _) in REMOVED.items():
+        group.add_argument(name, metavar="NAME", help=f"removed; `{values[0]}` is accepted")
 
 
 def check_removed(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` for a removed flag with any but its accepted value."""
+    """Raise `ConfigError` for a removed flag with any but its accepted values."""
     for name, (accepted, why) in REMOVED.items():
         value = _value(arguments, name)
-        if value not in (None, accepted):
+        if value is not None and str(value).strip('"') not in accepted:
             raise ConfigError(f"`{value}` cannot be used: {why}", name)
 
 

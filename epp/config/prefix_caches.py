@@ -124,9 +124,9 @@ class ApproxProducer(BoundedParameters, frozen=True):
     """The first in a file is the fleet's index; any other one is an index of its own.
 
     The first one bounds the modelled cache of endpoints that do not report their capacity. The
-    others are plain LRUs of `lru_capacity_per_server` entries of 64 tokens, or of
-    `block_size_tokens` if that is more; with `auto_tune` they have as many entries as an endpoint
-    has blocks.
+    others are plain LRUs; with `auto_tune` they have as many entries as an endpoint has blocks.
+    `lru_capacity_per_server` counts entries of 64 tokens, or of `block_size_tokens` if that is
+    more.
     """
 
     auto_tune: bool = True
@@ -143,14 +143,17 @@ class ApproxProducer(BoundedParameters, frozen=True):
             return FROM_FLEET
         from epp.policy.producers.lru_prefixes import LruPrefixes  # noqa: PLC0415 (rarely needed)
 
-        scale = max(_ENTRY_TOKENS, self.block_size_tokens) / _ENTRY_TOKENS
-        entries = max(1, int(self.lru_capacity_per_server * scale))
+        entries = max(1, self._tokens // _ENTRY_TOKENS)
         return LruPrefixes(context, entries, auto_tune=self.auto_tune)
 
     @property
     def capacity(self) -> int | None:
         """The assumed capacity of an endpoint that reports none, in tokens; None: the default."""
-        return None if self.auto_tune else self.lru_capacity_per_server * _ENTRY_TOKENS
+        return None if self.auto_tune else self._tokens
+
+    @property
+    def _tokens(self) -> int:
+        return self.lru_capacity_per_server * max(_ENTRY_TOKENS, self.block_size_tokens)
 
 
 class MulticlusterApproxProducer(ApproxProducer, frozen=True):
@@ -178,6 +181,10 @@ _NOTHING_HEARD = (
     "precise-prefix-cache-producer: no KV events are received: `kvEventsConfig.discoverPods` is"
     " false, and there is no `zmqEndpoint`"
 )
+_REPORTED_FIRST = (
+    "approx-prefix-cache-producer: `lruCapacityPerServer` is used for endpoints that report no"
+    " capacity; where others have a second tier, say so by the label `warmpick.io/offload-tokens`"
+)
 
 
 def cache_settings(plugins: Iterable[object]) -> CacheSettings:
@@ -204,5 +211,8 @@ def cache_settings(plugins: Iterable[object]) -> CacheSettings:
         base_model=tokens[0].model_name if tokens else "",
         token_block=precise[0].token_processor_config.tokens if precise else None,
         capacity=approx[0].capacity if approx else None,
-        warnings=(_NOTHING_HEARD,) if events is not None and not events.heard else (),
+        warnings=(
+            *((_NOTHING_HEARD,) if events is not None and not events.heard else ()),
+            *((_REPORTED_FIRST,) if approx and not approx[0].auto_tune else ()),
+        ),
     )

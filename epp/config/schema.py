@@ -176,7 +176,7 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
 
 
 def as_go_reads(value: object, kind: object) -> object:
-    """Return a value for a type as Go reads it: null is absent, and `1e6` is a number.
+    """Return a value for a type as Go reads it: null is absent, `1e6` and `5.0` are whole numbers.
 
     A null stays if its field accepts it, in a mapping that is not a struct, and under unknown keys.
     """
@@ -202,13 +202,16 @@ class _Field(NamedTuple):
     """Whether it may be null."""
     number: bool
     """Whether it is a number, and never text."""
+    whole: bool
+    """Whether it is a whole number."""
 
 
 def _field_as_go_reads(value: object, field: _Field) -> object:
     # YAML 1.1, and so PyYAML, takes an exponent only after a point and with a sign.
     if field.number and isinstance(value, str) and _EXPONENT.fullmatch(value):
-        number = float(value)
-        return number if math.isfinite(number) else value
+        value = number if math.isfinite(number := float(value)) else value
+    if field.whole and isinstance(value, float) and value.is_integer():
+        return int(value)
     return as_go_reads(value, field.struct)
 
 
@@ -219,7 +222,8 @@ def _within(struct: type[msgspec.Struct]) -> dict[str, _Field]:
         field.encode_name: _Field(
             next(structs_in((field.type,)), None),
             NoneType in get_args(field.type),
-            float in (parts := set(_parts(field.type))) and str not in parts,
+            bool({int, float} & (parts := set(_parts(field.type)))) and str not in parts,
+            int in parts and not {float, str} & parts,
         )
         for field in msgspec.structs.fields(struct)
     }

@@ -10,6 +10,7 @@ from epp.demo.charts import charts
 from epp.demo.comparison import ROWS, RunResult, format_figure
 from epp.demo.figures import gain_sentence
 from epp.demo.pools import DemoPool
+from epp.replay.results.measures import Unit, format_value, mean
 from epp.replay.results.page import page, table, tile
 
 
@@ -76,16 +77,15 @@ def _span(result: RunResult) -> float:
 def _share(result: RunResult, capacity: float) -> str:
     """Return computed prompt tokens as a share of `capacity` (tokens a second) times the time."""
     computed = sum(sample.computed_tokens for sample in result.samples)
-    return f"{computed / capacity / _span(result):.0%}"
+    return format_value(computed / capacity / _span(result), Unit.SHARE)
 
 
 def _facts(before: RunResult, after: RunResult, where: Setup) -> Iterable[str]:
     load, pool = where.pool.workload, where.pool
     prompts = [sample.prompt_tokens for sample in before.samples if not sample.error]
-    mean = sum(prompts) / len(prompts) if prompts else math.nan
     yield (
-        f"Prompts have {mean:,.0f} tokens on average, answers {load.answer[0]} to "
-        f"{load.answer[1]}. All caches of the pool together hold "
+        f"Prompts have {format_value(mean(prompts), Unit.COUNT)} tokens on average, answers "
+        f"{load.answer[0]} to {load.answer[1]}. All caches of the pool together hold "
         f"{pool.servers * pool.cache_tokens:,} tokens."
     )
     if pool.prompt_rate:
@@ -95,12 +95,12 @@ def _facts(before: RunResult, after: RunResult, where: Setup) -> Iterable[str]:
             f"{first} of the pool's time under {before.policy} and {second} under {after.policy}; "
             "generating tokens shares the rest."
         )
+    ended, then = (format_value(_span(run), Unit.SECONDS) for run in (before, after))
     yield (
         "Arrivals are open loop: a question is sent at its planned moment, whatever the servers "
         "do, unless the answer before it in the same conversation is still running; then right "
         f"after it. The plan ends after {load.seconds:g} s; the last answer was complete after "
-        f"{_span(before):.0f} s under {before.policy} and {_span(after):.0f} s under "
-        f"{after.policy}."
+        f"{ended} under {before.policy} and {then} under {after.policy}."
     )
     yield (
         f"Compressed for a short show: a user asks every {load.gap:g} s on average, and all "

@@ -88,8 +88,7 @@ class Process:
         self.pid = child.pid
         self.log_path = log_path
         self._child = child
-        self._ready: dict[str, Any] | None = None
-        self._ready_or_ended = asyncio.Event()
+        self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._exit = asyncio.create_task(child.wait(), name=f"exit of {name}")
         self._pump = asyncio.create_task(self._copy(stdout), name=f"stdout of {name}")
 
@@ -99,10 +98,8 @@ class Process:
 
     async def wait_ready_line(self, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109 - deadline of the child, not of the await
         """Return the first JSON object that the child prints as a line of stdout."""
-        await self.before_exit(self._ready_or_ended.wait(), "printed no JSON", timeout)
-        if self._ready is None:
-            raise await self._death()
-        return self._ready
+        ready = asyncio.shield(self._ready)
+        return await self.before_exit(ready, "printed no JSON", timeout)
 
     async def wait_http(self, url: str, timeout: float, status: int = 200) -> None:  # noqa: ASYNC109 - as above
         """Return as soon as `url` answers `status`."""
@@ -173,15 +170,9 @@ class Process:
             while line := await _next_line(reader):
                 with contextlib.suppress(OSError):  # a full disk must not stop the child
                     log.write(line)
-                if self._ready is None and line.startswith(b"{"):
-                    self._read_ready_line(line)
-        await self._exit
-        self._ready_or_ended.set()  # no ready line will come
-
-    def _read_ready_line(self, line: bytes) -> None:
-        with contextlib.suppress(ValueError):
-            self._ready = json.loads(line)
-            self._ready_or_ended.set()
+                if not self._ready.done() and line.startswith(b"{"):
+                    with contextlib.suppress(ValueError):
+                        self._ready.set_result(json.loads(line))
 
     def _tail(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]

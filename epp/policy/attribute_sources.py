@@ -9,6 +9,7 @@ candidates themselves; producers of latencies and of media must be configured, a
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
+from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint
 from epp.model.learning.trust import DOUBT
 from epp.model.request import InferenceRequest
@@ -35,6 +36,12 @@ class PrefixMatch(NamedTuple):
         if self.whole:
             return 1.0
         return min(1.0, self.matched / self.total) if self.total else 0.0
+
+
+def holds_all(candidate: Candidate, matched: int) -> bool:
+    """Return whether `matched` leading blocks of a prompt are all that a cache may serve of it."""
+    unserved = sum(len(chain.hashes) - chain.lookup for chain in candidate.chains)
+    return 0 < candidate.total_blocks - unserved <= matched
 
 
 class EndpointLoad(NamedTuple):
@@ -160,7 +167,7 @@ class _FromFleet:
             PrefixMatch(
                 each.cached_tokens,
                 each.prompt_tokens,
-                whole=0 < each.total_blocks <= each.matched_blocks and each.trust >= DOUBT,
+                whole=each.trust >= DOUBT and holds_all(each, each.matched_blocks),
             )
             for each in candidates
         ]

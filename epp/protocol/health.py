@@ -12,8 +12,8 @@ _SERVICE_FIELD = 1
 _LENGTH, _VARINT = 2, 0
 _FIXED = {1: 8, 5: 4}
 """Bytes of the wire types of fixed size (Protocol Buffers encoding: I64, I32)."""
-_MAX_SHIFT = 63
-"""Bits before the last byte of a varint of 64 bits (10 bytes of 7 bits)."""
+_SHORT, _LONG = 5, 10
+"""The most bytes of a varint of 32 bits, as tags and lengths are, and of 64 bits."""
 _MAX_FIELD_NUMBER = (1 << 29) - 1
 """Protocol Buffers language guide, "Assigning Field Numbers"."""
 
@@ -28,12 +28,12 @@ class ServingStatus(IntEnum):
 
 def service_of(request: bytes) -> str:
     """Return the service of a `HealthCheckRequest`. Raises `ValueError` for a malformed one."""
-    service = b""
+    service = ""
     for field, value in _fields(request):
         # Protocol Buffers encoding: of a field that is repeated the last value counts.
         if field == _SERVICE_FIELD:
-            service = value
-    return service.decode()
+            service = value.decode()
+    return service
 
 
 def answer(status: ServingStatus) -> bytes:
@@ -58,7 +58,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         if not 0 < number <= _MAX_FIELD_NUMBER:
             raise ValueError(f"no field has the number {number}")
         if kind == _VARINT:
-            _, at = _varint(data, at)
+            _, at = _varint(data, at, _LONG)
             continue
         if kind == _LENGTH:
             size, at = _varint(data, at)
@@ -73,15 +73,12 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, data[at - size : at]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift <= _MAX_SHIFT:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
+def _varint(data: bytes, at: int, most: int = _SHORT) -> tuple[int, int]:
+    value = 0
+    for place, byte in enumerate(data[at : at + most]):
+        value |= (byte & 0x7F) << 7 * place
         if not byte & 0x80:
-            return value, at
-        shift += 7
+            return value, at + place + 1
     raise ValueError("the message ends in the middle of a number")
 
 

@@ -1,8 +1,9 @@
 """Reads plain YAML strictly; every error has its place in the document.
 
-Plain: one document of lists, mappings with different keys of text, and scalars. Tags, anchors,
-aliases and merge keys are refused: they let a few bytes stand for gigabytes, or for a type that
-their reader does not expect. Dates are text.
+Plain: one document of lists, mappings with different keys of text, and scalars. Only an empty
+document, such as after a last `---`, may follow. Tags, anchors, aliases and merge keys are refused:
+they let a few bytes stand for gigabytes, or for a type that their reader does not expect. Dates are
+text.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -68,15 +69,21 @@ def _document(events: Iterable[Any]) -> Generator[None, None, object]:
             keys.pop()
         elif isinstance(event, yaml.NodeEvent):
             value = _value(event)
+            if root and len(containers) == 1:
+                _check_empty(value, event)
+                continue
             _add(containers[-1], keys, value, event)
             if isinstance(event, yaml.CollectionStartEvent):
                 containers.append(value)
                 keys.append(_NO_KEY)
-        elif isinstance(event, yaml.DocumentStartEvent) and root:
-            raise _refusal("a second document is not allowed", event)
         if len(containers) > _MAX_DEPTH + 1:
             raise _refusal("nested too deeply", event)
     return root[0] if root else None
+
+
+def _check_empty(value: object, event: yaml.NodeEvent) -> None:
+    if value is not None:
+        raise _refusal("a second document is not allowed", event)
 
 
 def _add(container: Any, keys: list[object], value: object, event: yaml.NodeEvent) -> None:  # noqa: ANN401 (a list or a dict)

@@ -11,6 +11,8 @@ from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.health import ServingStatus
 from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind, serving
+from tests.adapters.raw_peer import greeted
+from tests.native import wire
 from tests.native.built import needs_native
 
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
@@ -52,17 +54,34 @@ async def test_an_unknown_service_is_not_found(transport, director):
         assert code is grpc.StatusCode.NOT_FOUND
 
 
-async def test_bytes_that_are_no_check(transport, director):
+@pytest.mark.parametrize("method", [CHECK, WATCH])
+async def test_bytes_that_are_no_request(transport, director, method):
     async with checked(transport, director) as (_, channel):
-        code = await refusal(channel.unary_unary(CHECK)(b"\xff", timeout=DEADLINE))
-        assert code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNKNOWN}
+        call = channel.stream_stream(method)(timeout=DEADLINE)
+        await call.write(b"\xff")
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @needs_native  # grpcio waits for the deadline
-async def test_a_check_without_a_request(director):
+@pytest.mark.parametrize("method", [CHECK, WATCH])
+async def test_a_call_without_a_request(director, method):
     async with checked(server_class("native"), director) as (_, channel):
-        call = channel.stream_unary(CHECK)(iter(()), timeout=DEADLINE)
-        assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
+        call = channel.stream_stream(method)(iter(()), timeout=DEADLINE)
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@needs_native  # grpcio passes over further requests
+async def test_a_watch_goes_by_its_first_request(director):
+    services = HealthServices()
+    made = serving(server_class("native"), director, health=services)
+    async with made as (server, _), greeted(server) as peer:
+        for stream, first in ((1, b"\xff"), (3, b"")):
+            said = wire.message(first) + wire.message(b"")
+            peer.say(wire.headers(stream, wire.request(path=WATCH.encode())))
+            peer.say(wire.data(stream, said))
+        await peer.read_until(lambda: 1 in peer.ended and peer.came(3))
+        assert peer.came(3) == len(wire.message(b"\x08\x03"))
+        assert len(services._watchers) == 1
 
 
 @needs_native  # grpcio passes over further requests

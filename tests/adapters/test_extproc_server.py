@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from epp.adapters.extproc.contract import ExtProcSettings
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.tls import certificate
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
@@ -73,6 +74,16 @@ class TestServer:
                 call.cancel()
         assert len(replies) == 3_600
 
+    async def test_no_more_streams_than_there_is_room_for(self, serve, director):
+        async with serve(director, limits=PeerLimits(max_open_streams=2)) as (server, channel):
+            peers = [Peer(channel) for _ in range(2)]
+            for peer in peers:
+                assert await peer.ask(head(), body())
+            assert await Peer(channel).call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            peers[0].call.cancel()
+            await until(lambda: server.streams == 1)
+            assert await Peer(channel).ask(head(), body())
+
     async def test_versions_and_suites_of_tls(self, transport, serve, director):
         """A test of grpcio's suites is a process of its own: they are the process's."""
         least = ssl.TLSVersion.TLSv1_3
@@ -129,12 +140,26 @@ class TestServer:
                 ) as channel:
                     assert await Peer(channel).ask(head(), body())
 
-    async def test_a_port_in_use_is_an_error(self, transport, director, server):
-        settings = ExtProcSettings(address="127.0.0.1", port=server.port)
-        other = transport(director.exchange, time.monotonic, settings)
-        with pytest.raises((OSError, RuntimeError)):
-            await other.start()
-        await other.stop(0)
+    async def test_a_stop_ends_streams_under_an_old_certificate(self, serve, director):
+        pair = certificate(None)
+        async with serve(director, tls=pair) as (server, _):
+            trusting = grpc.ssl_channel_credentials(root_certificates=pair[1])
+            async with grpc.aio.secure_channel(f"localhost:{server.port}", trusting) as channel:
+                assert await Peer(channel, 6 * DEADLINE).ask(head(), body())
+                await server.renew(certificate(None))
+                await asyncio.wait_for(server.stop(0.05), DEADLINE)
+                await until(lambda: server.streams == 0)
+        assert director.ends() == [Outcome.ABORTED]
+
+    @pytest.mark.parametrize("secure", [False, True])
+    async def test_a_port_in_use_is_an_error(self, transport, serve, director, secure):
+        pair = certificate(None) if secure else None
+        async with serve(director, tls=pair) as (server, _):
+            settings = ExtProcSettings(address="127.0.0.1", port=server.port, tls=pair)
+            other = transport(director.exchange, time.monotonic, settings)
+            with pytest.raises((OSError, RuntimeError)):
+                await other.start()
+            await other.stop(0)
 
     async def test_quiet_waits_for_the_last_stream(self, server, channel):
         await asyncio.wait_for(server.quiet(0), DEADLINE)

@@ -1,4 +1,4 @@
-"""The ext_proc port against peers that connect and never become a client; both transports."""
+"""Either ext_proc port against peers that never become a client, or are one no longer."""
 
 import asyncio
 import os
@@ -11,11 +11,17 @@ from contextlib import suppress
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from epp.adapters.extproc.limits import PeerLimits
+from epp.adapters.extproc.transports import server_class
 from epp.adapters.tls import certificate
-from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind
+from epp.protocol.extproc.record import Outcome
+from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind, serving
+from tests.adapters.raw_peer import connected
 from tests.native import wire
+from tests.native.built import needs_native
+from tests.tasks import until
 
 SERVER = """
 import asyncio, sys, time
@@ -83,6 +89,19 @@ async def test_who_sends_no_settings_is_disconnected(serve, director, said):
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
 
+@needs_native  # grpcio does not say it
+async def test_who_has_gone_is_not_said_to_send_no_settings(director):
+    made = serving(server_class("native"), director, limits=QUICK)
+    with capture_logs() as logs:
+        async with made as (server, _):
+            async with connected(server, wire.PREFACE):
+                pass
+            async with connected(server, wire.PREFACE) as peer:
+                own = peer._writer.get_extra_info("sockname")[1]
+                await peer.lost()
+    assert [line["peer"] for line in logs] == [f"127.0.0.1:{own}"]
+
+
 @pytest.mark.parametrize("said", [b"", HELLO[:40], HELLO], ids=PARTS)
 async def test_who_does_not_finish_a_handshake_is_disconnected(serve, director, said):
     pair = certificate(None)
@@ -91,6 +110,19 @@ async def test_who_does_not_finish_a_handshake_is_disconnected(serve, director, 
         trusting = grpc.ssl_channel_credentials(root_certificates=pair[1])
         async with grpc.aio.secure_channel(f"localhost:{server.port}", trusting) as secure:
             assert kind(await Peer(secure).ask(head(), body())) == "request_headers"
+
+
+async def test_a_silent_peer_is_pinged_and_disconnected(serve, director):
+    # It says all of it well before the ping.
+    quick = PeerLimits(ping_after=0.5, ping_timeout=0.02)
+    async with serve(director, limits=quick) as (server, _):
+        async with connected(server, wire.greeting() + wire.acknowledged()) as peer:
+            peer.begin(1, head(), body())
+            await peer.replied(1, 2)
+            await peer.read_until(lambda: peer.asked)
+            await peer.lost()
+        await until(lambda: server.streams == 0)
+        assert director.ends() == [Outcome.ABORTED]
 
 
 async def disconnected(port, said):

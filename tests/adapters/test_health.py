@@ -1,6 +1,7 @@
 """The health services, on each server that offers them, against grpcio's own client of them."""
 
 import asyncio
+import struct
 from contextlib import asynccontextmanager
 
 import grpc
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.transports import health_server
 from epp.protocol import health
+from tests.adapters.raw_peer import connected
+from tests.native import wire
 from tests.native.built import needs_native
+from tests.native.wire import Kind
 
 DEADLINE = 10
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -138,12 +142,26 @@ async def test_a_port_in_use_is_an_error(transport):
     await server.stop()
 
 
+@pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
+async def test_a_connection_has_few_calls_at_a_time(transport):
+    server = health_server(transport, HealthServices())
+    await server.start("127.0.0.1", 0)
+    async with connected(server, wire.greeting()) as peer:
+        settings = dict(struct.iter_unpack(">HI", await peer.heard(Kind.SETTINGS)))
+    assert settings[3] == 16, "the most streams (RFC 9113 §6.5.2)"
+    await server.stop()
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_requests_are_read_as_protobuf_reads_them(service):
     assert health.service_of(about(service).SerializeToString()) == service
 
 
 @example(b"\x80\x80\x80\x80\x10\x00")  # a field number of 30 bits
+@example(b"\x90\x80\x80\x80\x80\x00\x00")  # a tag of 6 bytes
+@example(b"\x12\x80\x80\x80\x80\x80\x00")  # a length of 6 bytes
+@example(b"\x10" + b"\x80" * 10 + b"\x00")  # a number of 11 bytes
+@example(b"\x0a\x01\xff\x0a\x00")  # a name that is not UTF-8, and another one
 @given(st.binary(max_size=30))
 def test_any_bytes_are_read_as_protobuf_reads_them_or_refused(data):
     try:
@@ -162,6 +180,17 @@ def test_a_malformed_request_is_invalid_argument(data):
         health.service_of(data)
 
 
-def test_unknown_fields_are_skipped():
-    later = b"\x10\x05" + b"\x19" + b"x" * 8 + b"\x25" + b"x" * 4 + b"\x2a\x01x"
-    assert health.service_of(later + about("liveness").SerializeToString()) == "liveness"
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(b"\x10" + b"\xff" * 9 + b"\x01", id="-1"),
+        pytest.param(b"\x19" + b"x" * 8, id="64 bits"),
+        pytest.param(b"\x25" + b"x" * 4, id="32 bits"),
+        pytest.param(b"\x2a\xc8\x01" + b"\xff" * 200, id="long"),
+        pytest.param(b"\xf8\xff\xff\xff\x0f\x00", id="the last number of a field"),
+        pytest.param(b"\x08\x05" + b"\x0d" + b"x" * 4, id="another type"),
+    ],
+)
+def test_unknown_fields_are_skipped(later):
+    known = about("liveness").SerializeToString()
+    assert health.service_of(later + known + later) == "liveness"

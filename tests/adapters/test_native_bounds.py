@@ -13,10 +13,7 @@ from epp.adapters.extproc.transports import server_class
 from epp.adapters.tls import certificate
 from epp.protocol.extproc.record import Outcome
 from epp.system.line_quota import LineQuota
-from tests.adapters.ext_proc_peer import (
-    body,
-    head,
-)
+from tests.adapters.ext_proc_peer import Director, body, head
 from tests.adapters.raw_peer import GET, LARGE, WIDE, connected, greeted, serves
 from tests.native import wire
 from tests.native.built import needs_native
@@ -141,7 +138,9 @@ class TestRoom:
                 for _ in range(20):
                     async with connected(server, b"GET / HTTP/1.1\r\n\r\n" + bytes(24)) as peer:
                         await peer.lost()
-        assert [line["event"] for line in logs] == ["connection.left"]
+        (line,) = logs
+        assert line["event"] == "connection.left"
+        assert line["reason"] == "Received bad client magic byte string"
 
     @pytest.mark.parametrize(
         ("tls", "said", "told"),
@@ -181,6 +180,16 @@ class TestRoom:
         assert [quota.take("a", now) for now in (10, 11, 25)] == [2, None, 1]
 
 
+class Failing(Director):
+    """Fails at one exchange, amid many."""
+
+    def exchange(self, now):
+        made = super().exchange(now)
+        if self.opened == 1_000:
+            raise ZeroDivisionError
+        return made
+
+
 class TestFairness:
     async def test_a_flood_in_one_read_delays_no_other(self, director, server):
         first, again = wire.remembered()
@@ -193,6 +202,30 @@ class TestFairness:
             assert director.opened < 4_000, "of 8,000 that came before"
             await heavy.works()
             await until(lambda: director.opened == 8_002)
+            await until(lambda: not server._listener.turns.crowded)
+
+    async def test_a_connection_that_is_left_while_it_waits(self, serve, director):
+        first, again = wire.remembered()
+        with capture_logs() as logs:
+            little = PeerLimits(abuse_burst=200, abuse_rate=0)
+            async with serve(director, limits=little) as (server, _), greeted(server) as peer:
+                flood = (wire.headers(at, again) for at in range(3, 4_003, 2))
+                peer.say(wire.headers(1, first), *flood, wire.ping() * 202)
+                await peer.lost()
+                assert peer.codes(Kind.GOAWAY) == [Code.ENHANCE_YOUR_CALM]
+                await until(lambda: server.streams == 0)
+        assert [line["event"] for line in logs] == ["connection.left"]
+
+    async def test_a_turn_that_fails_ends_its_connection_alone(self, serve):
+        director, (first, again) = Failing(), wire.remembered()
+        with capture_logs() as logs:
+            async with serve(director) as (server, _), greeted(server) as peer:
+                flood = (wire.headers(at, again) for at in range(3, 4_003, 2))
+                peer.say(wire.headers(1, first), *flood)
+                await peer.lost()
+                await serves(server)
+                await until(lambda: server.streams == 0)
+        assert [line["event"] for line in logs] == ["connection.failed"]
 
     async def test_streams_of_a_lost_connection_end_by_turns(self, director, server):
         first, again = wire.remembered()

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import server_class
+from epp.adapters.tls import certificate
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     CHAT,
@@ -58,6 +59,15 @@ class TestWindowsOfThePeer:
             )
             assert b"".join(data for data, _ in pieces(peer.replies[1])) == LARGE
 
+    async def test_what_one_write_does_not_take_is_written_too(self, server):
+        async with greeted(server, window=0) as peer:
+            for stream in (1, 3):
+                peer.begin(stream, head(), body(CHAT[:-1] + b" " * 900_000 + b"}"))
+                await peer.heard(Kind.HEADERS, stream)
+            await peer.works()
+            peer.say(wire.window_update(0, WIDE), wire.settings(window=WIDE))
+            await peer.read_until(lambda: peer.came(1) + peer.came(3) > 1_800_000)
+
     async def test_a_window_that_closes_and_opens(self, server):
         async with greeted(server, window=100) as peer:
             peer.begin(1, head(), body())
@@ -76,17 +86,13 @@ class TestWindowsOfThePeer:
             peer.tell(1, response_head())
             chunk = response_body(b"x" * 60_000, end=False)
             window, sent = 1 << 20, 0
-            while sent < window - 70_000:
-                peer.tell(1, chunk)
-                sent += chunk.ByteSize() + 5
-            await peer.works()
-            given = sum(int.from_bytes(each, "big") for each in peer.seen(Kind.WINDOW_UPDATE, 1))
-            while sent < window + given - 70_000:
-                peer.tell(1, chunk)
-                sent += chunk.ByteSize() + 5
-            await peer.works()
-            later = sum(int.from_bytes(each, "big") for each in peer.seen(Kind.WINDOW_UPDATE, 1))
-            assert later <= given + (1 << 20)
+            while window - sent > 70_000 and sent < 4 << 20:
+                for _ in range((window - sent) // 70_000):
+                    peer.tell(1, chunk)
+                    sent += chunk.ByteSize() + 5
+                await peer.works()
+                given = peer.seen(Kind.WINDOW_UPDATE, 1)
+                window = (1 << 20) + sum(int.from_bytes(each, "big") for each in given)
             assert sent <= 3 << 20
             peer.begin(3, GET)
             await peer.replied(3, 1)
@@ -179,19 +185,6 @@ class TestPeersThatDoNotRead:
                 await until(lambda: server.streams == 0)
             await serves(server)
 
-    async def test_a_silent_peer_is_pinged_and_disconnected(self, serve, director):
-        # It says all of it well before the ping.
-        quick = PeerLimits(ping_after=0.5, ping_timeout=0.02)
-        async with serve(director, limits=quick) as (server, _):
-            hello = wire.greeting() + wire.acknowledged()
-            async with connected(server, hello) as peer:
-                peer.begin(1, head(), body())
-                await peer.replied(1, 2)
-                await peer.read_until(lambda: peer.asked)
-                await peer.lost()
-            await until(lambda: server.streams == 0)
-            assert director.ends() == [Outcome.ABORTED]
-
     async def test_a_peer_that_answers_pings_stays(self, serve, director):
         quick = PeerLimits(ping_after=0.02, ping_timeout=3)
         async with serve(director, limits=quick) as (server, _), greeted(server) as peer:
@@ -250,6 +243,13 @@ class TestGoodbyes:
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", server.port)
 
+    async def test_a_server_that_stops_at_once_says_what_it_took(self, server, peer):
+        peer.begin(1, head(), body())
+        await peer.replied(1, 2)
+        await asyncio.wait_for(server.stop(0), DEADLINE)
+        await peer.lost()
+        assert [payload[:4] for payload in peer.seen(Kind.GOAWAY)][-1] == b"\0\0\0\1"
+
     async def test_a_draining_server_gives_up_each_connection_in_order(
         self, director, server, peer
     ):
@@ -265,8 +265,30 @@ class TestGoodbyes:
                 each.tell(1, response_head(end=True))
                 await each.lost()
                 assert 1 in each.ended
+                assert len(each.seen(Kind.GOAWAY)) == 2
         assert director.ends() == [Outcome.COMPLETED] * 2
         await serves(server)
+
+    @pytest.mark.parametrize("answered", [True, False])
+    async def test_a_keepalive_ping_is_not_the_round_trip_of_a_goodbye(
+        self, server, peer, answered
+    ):
+        (connection,) = server._listener._connections
+        for _ in range(2):  # as often as a peer is silent before it is asked
+            connection._keepalive()
+        await peer.read_until(lambda: peer.asked)
+        if answered:
+            peer.say(wire.frame(Kind.PING, 0, peer.asked[0], wire.Flag.ACK))
+            await peer.works()
+            connection._keepalive()
+        server.drain()
+        if not answered:
+            peer.say(wire.frame(Kind.PING, 0, peer.asked[0], wire.Flag.ACK))
+        peer.begin(1, GET)
+        await peer.replied(1, 1)
+        assert len(peer.seen(Kind.GOAWAY)) == 1
+        await peer.read_until(lambda: len(peer.asked) == 2)
+        assert await given_up(peer) == [(1 << 31) - 1, 1]
 
     async def test_a_peer_that_goes_away(self, director, server, peer):
         peer.begin(1, head(), body())
@@ -307,14 +329,23 @@ class TestGoodbyes:
         assert director.ends() == [Outcome.ABORTED]
 
 
-class TestTls:
-    async def test_without_alpn_and_with_garbage(self, serve, director):
-        from epp.adapters.tls import certificate  # noqa: PLC0415
+TRUSTING = ssl.create_default_context()
+TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+class TestTls:
+    async def test_a_goodbye_is_not_logged(self, serve, director, caplog):
         async with serve(director, tls=certificate(None)) as (server, _):
-            async with connected(server, b"", ssl=context) as peer:
+            async with connected(server, wire.greeting(), ssl=TRUSTING) as peer:
+                peer.begin(1, GET)
+                await peer.replied(1, 1)
+            # It has sent a close_notify (RFC 8446 §6.1), and waited for the server's.
+            await until(lambda: server.streams == 0)
+        assert caplog.records == []
+
+    async def test_without_alpn_and_with_garbage(self, serve, director):
+        async with serve(director, tls=certificate(None)) as (server, _):
+            async with connected(server, b"", ssl=TRUSTING) as peer:
                 assert isinstance(peer, RawPeer)
                 peer.say(wire.greeting())
                 peer.begin(1, GET)

@@ -38,6 +38,10 @@ class TestGreetings:
             await peer.lost()
         await serves(server)
 
+    async def test_the_server_greets_a_peer_that_has_said_nothing(self, server):
+        async with connected(server, b"") as peer:
+            await peer.heard(Kind.SETTINGS)
+
     @pytest.mark.parametrize("first", [wire.ping(), wire.headers(1), wire.acknowledged()])
     async def test_no_settings_after_the_preface(self, server, first):
         async with connected(server, wire.PREFACE + first) as peer:
@@ -228,6 +232,14 @@ class TestBrokenStreams:
         peer.say(wire.headers(1), wire.data(1, wire.message(b"x", flag=1)))
         assert b"12" in await peer.heard(Kind.HEADERS, 1)
         await until(lambda: server.streams == 0)
+
+    async def test_what_comes_with_the_fault_of_a_call_begins_no_other(self, director, peer):
+        peer.say(wire.headers(1) + wire.data(1, wire.message(b"\xff"), end=True))
+        peer.say(wire.headers(3) + wire.data(3, wire.message(b"", flag=1)) + wire.reset(3))
+        await peer.read_until(lambda: 1 in peer.ended)
+        await peer.works()
+        assert director.opened == 2
+        assert director.ends() == [Outcome.ABORTED] * 2
 
     async def test_frames_after_the_end_of_a_stream_are_dropped(self, director, server, peer):
         peer.begin(1, head(), body(b"no JSON"))

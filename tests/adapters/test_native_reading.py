@@ -3,7 +3,10 @@
 import asyncio
 import time
 
+import pytest
+
 from epp.adapters.extproc.contract import ExtProcSettings
+from epp.adapters.extproc.limits import PeerLimits
 from tests.adapters.ext_proc_peer import DEADLINE, Director
 from tests.native import wire
 from tests.native.built import needs_native
@@ -96,12 +99,12 @@ class Written(asyncio.Transport):
     close = abort
 
 
-async def test_who_is_there_does_not_wait_behind_all_who_are_new():
+@pytest.mark.parametrize("seconds", [10.0, 0.0], ids=["", "whose greetings are due at once"])
+async def test_who_is_there_does_not_wait_behind_all_who_are_new(seconds):
     from epp.adapters.extproc.native import NativeServer  # noqa: PLC0415 (only where it is built)
 
-    server = NativeServer(
-        Director().exchange, time.monotonic, ExtProcSettings(address="127.0.0.1", port=0)
-    )
+    limits = PeerLimits(handshake_seconds=seconds)
+    server = NativeServer(Director().exchange, time.monotonic, ExtProcSettings(limits=limits))
     order: list[int | str] = []
 
     def connected(name):
@@ -110,18 +113,21 @@ async def test_who_is_there_does_not_wait_behind_all_who_are_new():
         return connection
 
     ping = wire.ping()
-    there = connected("there")
-    there.data_received(wire.greeting())
+    there, much = connected("there"), connected("much")
+    for each in (there, much):
+        each.data_received(wire.greeting())
     new = [connected(number) for number in range(200)]
     for each in new:  # as the loop hands them over at one look at the sockets
         each.data_received(wire.greeting() + ping)
+    much.data_received(wire.frame(99, 0, bytes(5_000)) + ping)
     there.data_received(ping)
     at_once = len(order)
     async with asyncio.timeout(DEADLINE):
-        while len(order) <= len(new):
+        while len(order) < len(new) + 2:
             await asyncio.sleep(0)
     assert at_once < 50
     assert order.index("there") <= at_once + 1
-    assert sorted(each for each in order if each != "there") == list(range(200))
-    for each in (there, *new):
+    assert order[-1] == "much"
+    assert set(order) == {"there", "much", *range(200)}
+    for each in (there, much, *new):
         each.connection_lost(None)

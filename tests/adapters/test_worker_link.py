@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from epp.adapters.workers.link import ParentLink, WorkerLink, WorkerStart, WorkerState
+from tests.processes import no_descriptor_left
 from tests.tasks import until
 
 START = WorkerStart(number=1, count=2, folder="/run/x", secret=b"\x00secret\xff")
@@ -17,7 +18,7 @@ class Pair:
 
     def __init__(self):
         self.states: list[WorkerState | None] = []
-        self.taken: list[socket.socket] = []
+        self.taken: list[socket.socket | None] = []
         self.shed: list[int] = []
         self.gone: list[bool] = []
         self.parent = ParentLink(START, self.states.append)
@@ -36,7 +37,7 @@ async def paired(started=True):
         yield pair
     finally:
         pair.parent.close()
-        for each in pair.taken:
+        for each in filter(None, pair.taken):
             each.close()
         pair.worker._socket.close()
 
@@ -56,9 +57,23 @@ async def test_a_connection_is_passed_on_and_goes_on_in_the_worker():
             pair.open()
             await until(lambda: pair.taken and pair.shed)
             theirs.close()
+            assert pair.taken[0] is not None
             pair.taken[0].send(b"here")
             assert ours.recv(9) == b"here"
         assert pair.shed == [3]
+
+
+async def test_a_connection_for_which_no_descriptor_is_left_is_closed_and_counts():
+    """The process would otherwise count it as open, and pass on fewer."""
+    async with paired() as pair:
+        pair.open()
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                assert pair.parent.pass_on(theirs)
+            with no_descriptor_left():
+                await until(lambda: pair.taken == [None])
+            assert ours.recv(1) == b""
 
 
 @pytest.mark.parametrize("unread", [False, True])  # with what it has not read, the link is reset

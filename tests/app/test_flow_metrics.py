@@ -80,7 +80,7 @@ def test_the_default_priority_waits_for_nothing_before_any_request(priority):
 
 def test_outcomes_waits_and_queues():
     rig = FlowRig(pods=1, policy=f"{TWO_AT_ONCE}  maxRequests: 4\n", holds=False)
-    for number in range(4):
+    for number in range(5):
         rig.come(str(number), 10, model="m", size=50)
     rig.wait(2)
     rig.end("0")
@@ -89,15 +89,15 @@ def test_outcomes_waits_and_queues():
     band = 'priority="0",inference_pool="pool"'
     assert found[f'{PREFIX}requests_total{{outcome="Dispatched",{band}}}'] == 3
     came = 'fairness_id="default-flow",priority="0",outcome="NotYetFinalized"'
-    assert found[f"{PREFIX}request_enqueue_duration_seconds_count{{{came}}}"] == 4
+    assert found[f"{PREFIX}request_enqueue_duration_seconds_count{{{came}}}"] == 5
     seconds = labels(outcome="Dispatched")
     assert found[f"{PREFIX}request_queue_duration_seconds_sum{seconds}"] == 2.0
     assert found[f"{PREFIX}request_queue_duration_seconds_count{seconds}"] == 3
-    assert found[f"{PREFIX}queue_size{labels()}"] == 1
-    assert found[f"{PREFIX}queue_bytes{labels()}"] == 50
-    assert found[f"{PREFIX}capacity_utilization_requests{{{band}}}"] == 1 / 5000
-    assert found[f"{PREFIX}capacity_utilization_bytes{{{band}}}"] == 50 / 1e9
-    assert found[f'{PREFIX}global_capacity_utilization_requests{{inference_pool="pool"}}'] == 0.25
+    assert found[f"{PREFIX}queue_size{labels()}"] == 2
+    assert found[f"{PREFIX}queue_bytes{labels()}"] == 100
+    assert found[f"{PREFIX}capacity_utilization_requests{{{band}}}"] == 2 / 5000
+    assert found[f"{PREFIX}capacity_utilization_bytes{{{band}}}"] == 100 / 1e9
+    assert found[f'{PREFIX}global_capacity_utilization_requests{{inference_pool="pool"}}'] == 0.5
     assert f'{PREFIX}global_capacity_utilization_bytes{{inference_pool="pool"}}' not in found
     assert found[f'{PREFIX}pool_saturation{{inference_pool="pool",stage="effective"}}'] == 1.0
     detector = 'detector="concurrency-detector",stage="decode"'
@@ -284,14 +284,15 @@ def test_no_count_goes_back_and_no_name_keeps_a_place_that_it_does_not_use(steps
 
 def test_what_entered_stays_counted_when_some_of_a_clients_models_are_idle():
     queues, rig = QueueMetrics("pool"), FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
-    for number in [*range(100), 0]:
+    for number in range(100):
         queues.count(request("1", model=f"m{number}"), QueueOutcome.DISPATCHED, 0.5)
+    queues.count(request("1", model="m0"), QueueOutcome.EVICTED_TTL, 0.5)
     page(rig, queues)
     queues.count(request("1", model="m0"), QueueOutcome.DISPATCHED, 0.5)
     rig.wait(600)
     found = page(rig, queues)
-    for family in ("queue_size", "request_queue_duration_seconds_count"):
-        assert len([name for name in found if name.startswith(PREFIX + family)]) == 1
+    for family, series in (("queue_size", 1), ("request_queue_duration_seconds_count", 2)):
+        assert len([name for name in found if name.startswith(PREFIX + family)]) == series
     came = 'fairness_id="default-flow",priority="0",outcome="NotYetFinalized"'
     for times in (102, 103):
         name = f"{PREFIX}request_enqueue_duration_seconds_count{{{came}}}"

@@ -21,6 +21,7 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.line import MAX_SHARED, Line
+from epp.protocol.replicas.facts import WaitingFact, WaitingHead
 from tests.adapters.ext_proc_peer import answered
 from tests.app.replica_rig import DEADLINE, HERE, SECRET, Started, started, two
 from tests.processes import forked_picker, said
@@ -71,6 +72,29 @@ async def test_a_replica_that_stops_says_so():
         async with started(one.port):
             await one.hears()
         await one.hears(0)
+
+
+async def test_what_a_replica_saw_just_before_it_stopped_is_known():
+    async with started() as one:
+        async with started(one.port) as other:
+            await until(lambda: other.metrics()["warmpick_replicas_reached"] == 1)
+            other.send("pod-0", "a", PROMPT)
+            other.apply(Finished(RequestId("a"), Usage(400, 5, 0)))
+        await until(lambda: one.cached(PROMPT) == other.cached(PROMPT) != {})
+
+
+async def test_a_replica_that_is_gone_is_answered_no_more():
+    async with started() as one:
+        async with started(one.port):
+            await one.hears()
+            assert one.replicas._replies
+        one.now += 1000
+        await until(lambda: not one.replicas._replies)
+
+
+async def test_the_lag_of_messages_is_measured():
+    async with two() as (one, _):
+        await until(lambda: one.metrics()["warmpick_replica_lag_seconds_count"] > 0)
 
 
 async def test_alone_is_said_once_and_no_longer_alone_once():
@@ -265,6 +289,16 @@ async def test_lines_that_cannot_be_are_counted(heads):
         one.replicas.mesh.send(msgspec.msgpack.encode(message))
         await until(lambda: other.metrics()[UNKNOWN] == 1)
         assert line.seconds_of_all(other.now) == 0.0
+
+
+async def test_of_two_lines_in_a_message_the_last_counts():
+    async with two() as (one, other):
+        line = Line(ageing=0.1)
+        other.replicas.share(line)
+        head = WaitingHead(0, EndpointId("default/pod-0"), 0.0, 1.0, 0.0, None, None)
+        facts = [WaitingFact(seconds, [head]) for seconds in (1.0, 2.0)]
+        one.replicas.mesh.send(one.replicas._writer.to_all(facts, one.now))
+        await until(lambda: line.seconds_of_all(other.now) == 2.0)
 
 
 async def test_many_that_wait_are_told_of_in_part():

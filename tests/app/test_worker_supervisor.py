@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.app.workers.supervisor import Supervisor, WorkerEnded
+from tests.processes import no_descriptor_left
 from tests.tasks import until
 
 DEADLINE = 30
@@ -245,3 +246,12 @@ async def test_a_program_that_cannot_be_run_is_a_status_too(tmp_path):
     found = raised.value.exceptions
     assert {each.status for each in found if isinstance(each, WorkerEnded)} == {126}
     assert "No such file" in logs[0]["error"]
+
+
+async def test_a_worker_for_which_no_descriptor_is_left_has_that_status_too(tmp_path):
+    made = Supervisor(2, tmp_path, ["/nowhere"], lambda: None)
+    with no_descriptor_left(), capture_logs() as logs, pytest.raises(ExceptionGroup) as raised:
+        await asyncio.wait_for(made.run(), DEADLINE)
+    found = raised.value.exceptions
+    assert {each.status for each in found if isinstance(each, WorkerEnded)} == {126}
+    assert "Too many open files" in logs[0]["error"]

@@ -101,9 +101,9 @@ def flags():
 
 def _kind(name, action):
     if name in REMOVED:
-        value, _ = REMOVED[name]
+        values, _ = REMOVED[name]
         more = "; for another engine, set modelServerType instead" * name.endswith("-metric")
-        return value + more, re.escape(value)
+        return values[0] + more, "|".join(map(re.escape, values))
     if action.choices is not None:
         return f"one of {', '.join(action.choices)}", "|".join(action.choices)
     return _NAMED.get(name) or _KINDS.get(action.type, ("", ""))

@@ -25,7 +25,7 @@ VersionTLS12 VersionTLS13 1.3 rfc3339 rfc1123 flowControl
 WORDS = (
     *_WORDS.split(),
     *("", "5 s", "flowControl=false, dataLayer", "dataLayer flowControl"),
-    *(value for value, _ in REMOVED.values()),
+    *(value for values, _ in REMOVED.values() for value in values if value),
 )
 """Values of all kinds of flags, and of none."""
 FREE = {"config-text", "policy", "config-file"}
@@ -148,7 +148,7 @@ def test_the_ports_of_workers_are_those_of_the_flags():
         (v.POOL, v.epp(flags={"secure-serving": ""}), 'is "", but must be true or false'),
         (
             v.POOL,
-            v.epp(flags={"total-queued-requests-metric": "sglang:num_queue_reqs"}),
+            v.epp(flags={"total-queued-requests-metric": "lmdeploy:waiting"}),
             "for another engine, set modelServerType instead",
         ),
     ],

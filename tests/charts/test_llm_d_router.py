@@ -84,6 +84,28 @@ def test_backends_that_only_gke_prefers_are_named_elsewhere(base):
     assert "provider.gke.preferredBackends" in without_effect(values)
 
 
+TRTLLM = r.router(modelServers={"type": "trtllm-serve"})
+MOVED = r.epp(metricsDataSource={"path": "/prometheus/metrics"})
+
+
+@pytest.mark.parametrize(
+    ("more", "config", "named"),
+    [
+        (TRTLLM, r.plugins("queue-scorer"), True),
+        (MOVED, r.plugins("queue-scorer"), True),
+        (MOVED, r.plugins("queue-scorer", "metrics-data-source"), False),
+        (MOVED, {}, False),
+        ({}, r.plugins("queue-scorer"), False),
+    ],
+)
+def test_a_place_of_metrics_that_a_file_of_yours_does_not_have_is_named(more, config, named):
+    for key in ("pluginsConfig", "pluginsCustomConfig"):
+        given = config if key == "pluginsConfig" else {"x.yaml": yaml.safe_dump(config)}
+        files = r.epp(pluginsConfigFile="x.yaml", **{key: given}) if config else {}
+        values = merged(r.POOL, merged(more, files))
+        assert ("router.epp.metricsDataSource" in without_effect(values)) == named
+
+
 @EVERY
 def test_kubernetes_takes_every_object(name):
     assert [found for thing in rendered(name) for found in complaints(thing)] == []

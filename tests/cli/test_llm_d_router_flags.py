@@ -164,6 +164,25 @@ def test_a_removed_flag_may_name_what_is_read_anyway():
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ['--total-queued-requests-metric="sglang:num_queue_reqs"'],
+        ["--total-queued-requests-metric", "nv_trt_llm_request_metrics{request_type=waiting}"],
+        ['--total-running-requests-metric="trtllm_num_requests_running"'],
+        [
+            "--kv-cache-usage-percentage-metric",
+            "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        ],
+        ["--kv-cache-usage-percentage-metric", "vllm:gpu_cache_usage_perc"],  # GIE up to 0.5
+        ["--lora-info-metric", ""],
+        ['--cache-info-metric="sglang:cache_config_info"'],
+    ],
+)
+def test_a_removed_flag_may_be_the_inferencepool_charts_for_another_engine(words):
+    check_removed(parsed(*words))
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["--zap-log-level=debug", "-v=1"], ("debug", None)),

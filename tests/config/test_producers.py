@@ -268,11 +268,18 @@ plugins:
         ("{lruCapacityPerServer: 100}", None),
         ("{autoTune: false}", 2_000_000),
         ("{autoTune: false, lruCapacityPerServer: 100, blockSizeTokens: 16}", 6400),
+        ("{autoTune: false, lruCapacityPerServer: 100, blockSizeTokens: 256}", 25_600),
         ("{maxPrefixBlocksToMatch: 1, maxPrefixTokensToMatch: 0, blockSize: 5}", None),
     ],
 )
 def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity):
     assert load(producer("approx-prefix-cache-producer", parameters)).capacity == capacity
+
+
+@pytest.mark.parametrize("tuned", ["true", "false"])
+def test_a_size_that_endpoints_report_themselves_is_named(tuned):
+    found = load(producer("approx-prefix-cache-producer", f"{{autoTune: {tuned}}}")).warnings
+    assert any("report no capacity" in each for each in found) == (tuned == "false")
 
 
 @pytest.mark.parametrize(

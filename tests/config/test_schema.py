@@ -124,6 +124,23 @@ def test_a_number_may_have_an_exponent_as_in_gos_yaml(written, number):
     assert affinity.peak_prefill_throughput == number
 
 
+@pytest.mark.parametrize("written", ["4e6", "4.0e+6", "4000000.0"])
+def test_a_whole_number_may_be_written_with_a_point_or_an_exponent_as_in_gos_yaml(written):
+    text = f"""
+        plugins:
+        - type: approx-prefix-cache-producer
+          parameters: {{autoTune: false, lruCapacityPerServer: {written}}}
+    """
+    (found,) = Plugins(decode(text)[0].plugins).structs.values()
+    assert found.lru_capacity_per_server == 4_000_000
+
+
+def test_a_fraction_is_not_a_whole_number():
+    text = "plugins: [{type: load-aware-scorer, parameters: {threshold: 1.5e0}}]"
+    with pytest.raises(ConfigError, match="a whole number is expected, not a fraction"):
+        Plugins(decode(text)[0].plugins)
+
+
 def test_what_is_no_number_stays_text():
     seeds = "plugins: [{type: session-id-producer, parameters: {headerName: 1e4}}]"
     (found,) = Plugins(decode(seeds)[0].plugins).structs.values()

@@ -1,11 +1,15 @@
 import asyncio
+import errno
+import itertools
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from epp.gateway import processes
 from epp.gateway.processes import ProcessDied, free_port, spawn
 
 # Programs live ten minutes unless they are ended, so none outlives a test that fails for long.
@@ -21,6 +25,17 @@ import json, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(json.dumps({"event": "listening"}), flush=True)
 time.sleep(600)
+"""
+TALKER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("x" * (1 << 20), "and that is all")))
+print("{}", '{"event": "later"}', sep="\\n", flush=True)
+time.sleep(600)
+"""
+SHORT = """
+import os, sys
+print(*range(20), os.environ["KEPT"], os.environ["SAID"], sep="\\n", flush=True)
+sys.stdout.buffer.write(bytes([255]))
 """
 LONG_LINE = """
 import json, time
@@ -111,6 +126,46 @@ async def test_a_death_is_told_with_the_last_log_lines(tmp_path):
     message = str(caught.value)
     assert "short ended with exit code 7" in message
     assert {"  one", "  two"} <= set(message.splitlines())
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_is_told_of_a_death_is_the_end_of_its_own_log(tmp_path, monkeypatch):
+    (tmp_path / "short.log").write_text("earlier\n")
+    monkeypatch.setenv("KEPT", "kept")
+    monkeypatch.setenv("SAID", "before")
+    process = await spawn("short", python(SHORT), log_dir=tmp_path, env={"SAID": "said"})
+    with pytest.raises(ProcessDied) as caught:
+        await process.watch()
+    await process.stop()
+    told = [*map(str, range(8, 20)), "kept", "said", "\ufffd"]
+    assert str(caught.value).split("\n  ") == ["short ended with exit code 0", *told]
+    assert process.log_path.read_bytes().startswith(b"0\n")
+
+
+async def test_what_is_said_at_the_end_is_logged(tmp_path):
+    process = await spawn("talker", python(TALKER), log_dir=tmp_path)
+    assert await process.wait_ready_line(60) == {}
+    await process.stop()
+    assert process.log_path.read_text().endswith(f"{'x' * (1 << 20)} and that is all\n")
+
+
+async def test_the_status_that_is_waited_for_counts(tmp_path):
+    codes = [503, 200, 200, 503]
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {codes.pop(0)} said\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        writer.write(head.encode())
+        writer.close()
+
+    process = await spawn("waited", python("import time; time.sleep(600)"), log_dir=tmp_path)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        await process.wait_http(url, 10)
+        assert codes == [200, 503]
+        await process.wait_http(url, 10, 503)
+    await process.stop()
+    assert codes == []
 
 
 async def test_a_line_of_any_length_is_logged_whole(tmp_path):
@@ -153,7 +208,11 @@ async def test_a_child_that_says_nothing_in_time_is_told(tmp_path):
     process = await spawn("slow", python("import time; time.sleep(600)"), log_dir=tmp_path)
     with pytest.raises(ProcessDied, match=r"slow printed no JSON within 0\.05 s"):
         await process.wait_ready_line(0.05)
-    await process.stop()
+    for end in (process.watch(), process.wait_exit(60)):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await end
+    await process.stop()  # which waits for its end, too
 
 
 async def test_a_program_that_is_missing_is_told(tmp_path):
@@ -170,6 +229,19 @@ async def test_children_die_with_a_parent_that_is_killed(tmp_path):
     os.kill(parent.pid, signal.SIGKILL)
     assert await gone(line["child"])
     await parent.stop()
+
+
+def test_a_port_that_is_taken_is_passed_over(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(processes, "_next_ports", itertools.repeat(port))
+        assert free_port() not in {*range(1024), port}
+
+
+def test_no_port_is_free_at_an_address_of_another_machine():
+    with pytest.raises(OSError) as raised:  # noqa: PT011 - see below
+        free_port("192.0.2.1")
+    assert raised.value.errno == errno.EADDRNOTAVAIL
 
 
 def test_free_ports_differ_before_anybody_listens():

@@ -16,7 +16,7 @@ from epp.protocol.bodies.body import Body
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
 
-SMALL, TIMES = 1 << 15, 4
+SMALL, TIMES = 80 << 10, 4  # bodies up to 64 KiB need not be searched for too many values
 NOISE_S = 0.03
 FEW_BYTES = 1 << 20
 """Up to it objects may be built of a body; the smallest, `[],`, take seventy times their bytes."""

@@ -43,6 +43,14 @@ def test_the_share_of_a_match():
     assert [PrefixMatch(*each).ratio for each in ((0, 0), (1, 4), (5, 4))] == [0, 0.25, 1]
 
 
+@pytest.mark.parametrize("length", [17, 32, 33, 47, 48, 1024])
+def test_a_repeated_prompt_of_token_ids_is_whole_whether_or_not_it_ends_a_block(length):
+    rig, ids = Rig(1, token_block=16), list(range(length))
+    rig.serve("pod-0", "first", ids)
+    (found,) = FROM_FLEET.prefix_matches(request(), list(rig.ask(ids).values()))
+    assert found.ratio == 1
+
+
 def test_tokens_are_in_flight_until_the_first_of_the_answer():
     rig = Rig(2)
     rig.send("pod-0", "a", text(1000))

@@ -189,6 +189,15 @@ def test_a_second_index_counts_tokens_although_blocks_grow():
     assert seen_at(index, rig, text(1024) + text(30 * 1024, "other")) == [1024]
 
 
+def test_a_second_index_has_the_whole_of_a_repeated_prompt_that_ends_a_block():
+    rig, ids = Rig(0, token_block=16), list(range(1024))
+    index = LruPrefixes(Context(fleet=rig.fleet), 1000, auto_tune=False)
+    rig.add("pod-0", "10.0.0.1")
+    rig.send("pod-0", "a", ids)
+    (found,) = index.prefix_matches(request(), list(rig.ask(ids).values()))
+    assert found.ratio == 1
+
+
 def test_a_second_index_has_what_was_prefilled_at_another_endpoint_twice():
     rig = Rig(0)
     index = LruPrefixes(Context(fleet=rig.fleet), 4, auto_tune=False)

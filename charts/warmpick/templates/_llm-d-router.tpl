@@ -183,6 +183,12 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- if $epp.latencyPredictor.enabled -}}
 {{- $lines = append $lines (printf "%s.latencyPredictor: the picker predicts latency in its own process, so no training or\n  prediction servers are installed, and their values, images and eppEnv have no effect" $tree) -}}
 {{- end -}}
+{{- $own := get ($epp.pluginsCustomConfig | default dict) $epp.pluginsConfigFile -}}
+{{- if $epp.pluginsConfig }}{{ $own = toYaml $epp.pluginsConfig }}{{ end -}}
+{{- $source := "metrics-data-source" -}}
+{{- if and $own (contains $source (include "warmpick.sources" (dict "root" . "always" false))) (not (contains $source $own)) -}}
+{{- $lines = append $lines (printf "%s.metricsDataSource: metrics are read at the default place, because %s is a file of yours;\n  write a %s into it" (ternary "router.epp" "inferenceExtension" (not (empty $router))) $epp.pluginsConfigFile $source) -}}
+{{- end -}}
 {{- if and .Values.inferencePool.targetPortNumber (ne .Values.inferencePool.apiVersion "inference.networking.x-k8s.io/v1alpha2") -}}
 {{- $lines = append $lines "inferencePool.targetPortNumber: it belongs to v1alpha2; for a pool of v1, set inferencePool.targetPorts" -}}
 {{- end -}}

@@ -22,16 +22,14 @@ from epp.system.logs import Log
 _log = Log(__name__)
 
 # Looked up once: docs/adr/0013-compiled.md says why.
+_OPENED: Final[int] = http2.OPENED
 _MESSAGE: Final[int] = http2.MESSAGE
 _ENDED: Final[int] = http2.ENDED
 _FAULT: Final[int] = http2.FAULT
 _GROWN: Final[int] = http2.GROWN
-
-_NO_ERROR: Final = 0x0
-_ENHANCE_YOUR_CALM: Final = 0xB
-"""Error codes of HTTP/2 (RFC 9113 §7)."""
-_BYTES_AT_ONCE: Final = 1 << 20
-"""The most bytes of one write."""
+_NO_ERROR: Final = 0x0  # RFC 9113 §7
+_ENHANCE_YOUR_CALM: Final = 0xB  # RFC 9113 §7
+_BYTES_AT_ONCE: Final = 1 << 20  # of one write
 _HIGH_WATER_BYTES: Final = 1 << 20
 _LITTLE_BYTES: Final = 1 << 12
 """Reads up to this size are handled before larger ones."""
@@ -41,9 +39,7 @@ _SPEAKS_TLS: Final = (
     " take TLS (Envoy: transport_socket) off the gateway's cluster"
 )
 _CLOSED_AT_ONCE: Final = 64  # streams of a lost connection, in one turn
-_CLOSE_SECONDS: Final = 2.0
-"""How long a peer has to read the GOAWAY before its connection is aborted."""
-
+_CLOSE_SECONDS: Final = 2.0  # for a peer to read the GOAWAY before its connection is aborted
 QUEUE_BYTES: Final = 1 << 20
 """Bytes that may wait for a peer's window before its own sending on that stream is slowed."""
 
@@ -52,7 +48,6 @@ _FAULTS = {
     GrpcStatus.UNIMPLEMENTED: "compressed messages are not supported",
     GrpcStatus.INTERNAL: "the stream ended in the middle of a message",
 }
-
 
 Method = Callable[[Stream, "GrpcConnection"], MethodCall | None]
 """Serves a stream, or returns None for one that it has ended."""
@@ -139,6 +134,9 @@ class GrpcConnection:
         elif len(data) >= FULL_READ_BYTES and not (self._paused or self._transport.is_closing()):
             self._transport.pause_reading()
             self._loop.call_soon(self._read_again)
+
+    def eof_received(self) -> None:
+        """Have the transport close: the peer sends no more. uvloop's TLS asks for this method."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close every stream."""
@@ -295,12 +293,10 @@ class GrpcConnection:
                     owner.message(value)
             elif owner is not None:
                 self._end_call(stream, owner, event, value)
-            else:
-                self._open_call(stream, event)
+            elif event == _OPENED:  # of any other event the call is over
+                self._open_call(stream)
 
-    def _open_call(self, stream: Stream, event: int) -> None:
-        if event or stream.ending:
-            return  # the call is over
+    def _open_call(self, stream: Stream) -> None:
         # gRPC over HTTP/2, Requests: the method is POST, the path is /service/method.
         if stream.method != b"POST":
             stream.refuse(405)  # RFC 9110 §15.5.6
@@ -356,7 +352,10 @@ class GrpcConnection:
 
     def _expect_settings(self) -> None:
         # RFC 9113 §3.4: a client sends its preface and SETTINGS first, and waits for nothing.
-        if not self._session.settings_received:
+        if self._waiting:  # its settings may not have been read
+            patience = self._limits.handshake_seconds
+            self._greeting = self._loop.call_later(patience, self._expect_settings)
+        elif not self._session.settings_received:
             self._give_up("it sends no SETTINGS")
 
     def _give_up(self, why: str) -> None:

@@ -12,7 +12,7 @@ from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
 
-_LIMITS = PeerLimits(max_connections=1024)
+_LIMITS = PeerLimits(max_connections=1024, max_streams=16)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -28,6 +28,9 @@ def bounds(limits: PeerLimits) -> tuple[tuple[str, int], ...]:
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
         # The TLS handshake and the peer's first SETTINGS together; two minutes by default.
         ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
+        # A silent peer; by default it is pinged after two hours, and has a minute to answer.
+        ("grpc.keepalive_time_ms", int(limits.ping_after * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(limits.ping_timeout * 1000)),
     )
 
 

@@ -29,7 +29,7 @@ class NativeHealthServer:
     def __init__(self, health: HealthServices) -> None:
         self._listener = GrpcListener(
             health_methods(health),
-            PeerLimits(max_message_bytes=_MAX_REQUEST_BYTES, max_connections=1024),
+            PeerLimits(max_message_bytes=_MAX_REQUEST_BYTES, max_connections=1024, max_streams=16),
         )
 
     @property

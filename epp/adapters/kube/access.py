@@ -7,6 +7,8 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass
 
 import aiohttp
 import yaml
@@ -48,7 +50,7 @@ async def load(access: KubeAccess) -> Configuration:
         direct = goes_direct(configuration.host, access.environ)
     except TimeoutError:
         raise ConfigError(f"a credential plug-in took more than {_LOAD_SECONDS:g} s") from None
-    except (*_UNREADABLE, OSError, yaml.YAMLError) as error:
+    except (*_UNREADABLE, OSError, aiohttp.ClientError, yaml.YAMLError) as error:
         raise ConfigError(f"no access to a Kubernetes API: {error}") from error
     # Python 3.13 sets VERIFY_X509_STRICT; CA certificates of many clusters lack extensions that
     # RFC 5280 §4.2 requires, and Go's clients accept them.
@@ -61,19 +63,19 @@ async def load(access: KubeAccess) -> Configuration:
 def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
     """Return whether the address in a URL needs no proxy, as in Go (`httpproxy.Config`).
 
-    These are the addresses of this machine and of the networks in NO_PROXY. aiohttp decides on all
-    others: it knows the names in NO_PROXY, but not networks. Raises `ValueError` for what is not
-    the URL of a server.
+    These are the addresses of this machine, and those of the names, ports and networks in NO_PROXY,
+    of which aiohttp knows only names. Raises `ValueError` for what is not the URL of a server.
     """
     host = host_of(url)
     if not host:
         raise ValueError(
             f"the server's address is not a usable http or https URL: {without_user(url)}"
         )
-    if host == "localhost":
+    no_proxy = environ.get("NO_PROXY") or environ.get("no_proxy", "")
+    if host == "localhost" or proxy_bypass(urlsplit(url).netloc, {"no": no_proxy}):
         return True
     networks = []
-    for each in (environ.get("NO_PROXY") or environ.get("no_proxy", "")).split(","):
+    for each in no_proxy.split(","):
         with suppress(ValueError):  # a name
             networks.append(ip_network(each.strip(), strict=False))
     try:
@@ -93,11 +95,15 @@ async def _load(access: KubeAccess, configuration: Configuration) -> None:
             environ=access.environ,
         ).load_and_set(configuration)
         return
-    await load_kube_config(
+    loader = await load_kube_config(
         config_file=_kubeconfigs(named or "~/.kube/config", in_pod=in_pod),
         client_configuration=configuration,
         persist_config=False,
     )
+    # It only logs what a plug-in fails with; then requests would be anonymous, and get a 403.
+    plugin = "exec" in (loader._user or ())  # noqa: SLF001 (its `refresh_token` reads it too)
+    if plugin and not (configuration.api_key or configuration.cert_file):
+        raise ConfigException("the credential plug-in gave no credentials")
 
 
 def _kubeconfigs(named: str, *, in_pod: bool) -> str:

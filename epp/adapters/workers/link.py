@@ -123,12 +123,13 @@ class WorkerLink:
 
     def open(
         self,
-        take: Callable[[socket.socket], None],
+        take: Callable[[socket.socket | None], None],
         shed: Callable[[int], None],
         gone: Callable[[], None],
     ) -> None:
         """Call `take` with each connection, `shed` with a number of connections to give up.
 
+        `take` is given None for a connection for which no descriptor is left, which is closed.
         `gone` is called when the process has ended.
         """
         self._socket.settimeout(0)
@@ -143,9 +144,9 @@ class WorkerLink:
                 return
             except OSError:
                 packet, descriptors = b"", []
-            for each in descriptors:
-                take(socket.socket(fileno=each))
-            if packet[:1] == _SHED:
+            if packet[:1] == _CONNECTION:
+                take(socket.socket(fileno=descriptors[0]) if descriptors else None)
+            elif packet[:1] == _SHED:
                 shed(msgspec.json.decode(packet[1:], type=int))
             elif not packet:
                 loop.remove_reader(self._socket)

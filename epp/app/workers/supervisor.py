@@ -110,12 +110,15 @@ class WorkerProcess:
         """Start its process; raise `WorkerEnded` when that has ended."""
         try:
             raise WorkerEnded(await self._process_status())
+        except OSError as error:  # no process or descriptor is left
+            _log.error("worker.not_started", worker=self.number, error=str(error))
+            raise WorkerEnded(_CANNOT_RUN) from None
         finally:
             self.settled = True
             self._changed()
 
     async def _process_status(self) -> int:
-        """Run its process once; return its status, as shells report it."""
+        """Run its process once; return its status, as shells report it. Raises `OSError`."""
         self.given = 0
         link = ParentLink(self._start, self._receive)
         try:
@@ -137,9 +140,6 @@ class WorkerProcess:
                 self.kill()
                 await process.wait()
                 raise
-        except OSError as error:  # no process or descriptor is left
-            _log.error("worker.not_started", worker=self.number, error=str(error))
-            status = _CANNOT_RUN
         finally:
             link.close()
             self._process = self._link = None

@@ -71,9 +71,10 @@ class Worker:
         self._listening = listening
         self._report()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket | None) -> None:
         self._taken += 1
-        self._server.take(connection)
+        if connection is not None:
+            self._server.take(connection)
 
     def _shed(self, connections: int) -> None:
         self._server.shed(connections)

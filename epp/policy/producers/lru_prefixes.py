@@ -12,7 +12,7 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Event, LoadRepor
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.model.request_events import Admitted
-from epp.policy.attribute_sources import PrefixMatch
+from epp.policy.attribute_sources import PrefixMatch, holds_all
 from epp.policy.plugins import Candidates, PluginContext
 
 
@@ -46,8 +46,7 @@ class LruPrefixes:
             if found := cache.match(chain.hashes[: chain.lookup]):
                 blocks += found
                 covered += chain.ends[found - 1]
-        whole = 0 < candidate.total_blocks <= blocks
-        return PrefixMatch(total * covered // size, total, whole=whole)
+        return PrefixMatch(total * covered // size, total, holds_all(candidate, blocks))
 
     def _learn(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Admitted):

@@ -143,6 +143,9 @@ class FactWriter:
         for event in noted:
             if type(event) is Admitted:
                 self._number(event.quote.request_id)
+            elif type(event) is Served and event.request_id in self._sent_to:
+                self._served(event)  # one that moves gets a new number, by which others miss it
+                self._moved = None
             elif type(event) in _ENDS:
                 self._end(event.request_id)  # type: ignore[union-attr]  # ends have it
 

@@ -99,6 +99,7 @@ class StandInFleet(Changed):
         self.endpoints = {}
         self.listed = 0
         self.ready = []
+        self.told_at_removals = []
 
     def apply(self, event):
         match event:
@@ -106,6 +107,7 @@ class StandInFleet(Changed):
                 self.endpoints[endpoint.id] = endpoint
             case EndpointRemoved(endpoint_id):
                 del self.endpoints[endpoint_id]
+                self.told_at_removals.append(self.ready[-1:])
             case Listed():
                 self.listed += 1
             case _:

@@ -1,22 +1,26 @@
 """Reading the API server's address and credentials, as users and clusters provide them."""
 
+import asyncio
+import base64
 import json
+import socket
 import stat
 import sys
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 import yaml
 from kubernetes.aio.config import incluster_config
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.access import goes_direct, load
+from epp.adapters.kube.access import ApiSession, goes_direct, load
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 from epp.protocol.kube.watch import ApiRefused
-from tests.kubeapi import FakeKubernetes
+from tests.kubeapi import FakeKubernetes, faults
 
 PATH = "/api/v1/namespaces/default/pods"
 READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
@@ -43,11 +47,38 @@ def named(path, **environ):
     return KubeAccess(kubeconfig=str(path), environ=environ)
 
 
-async def test_a_token_of_a_kubeconfig(api, tmp_path):
-    user = {"token": api.token("me", READS)}
-    path = api.kubeconfig(tmp_path / "config", user=user)
-    assert await asked_as(api, named(path)) == "me"
-    assert await asked_as(api, KubeAccess(environ={"KUBECONFIG": f"/nowhere:{path}"})) == "me"
+async def test_kubeconfigs_are_taken_in_their_order(api, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    for name in (".kube/config", "one", "two"):
+        api.kubeconfig(tmp_path / name, user={"token": api.token(name, READS)})
+    one, two, others = tmp_path / "one", tmp_path / "two", tmp_path / "others"
+    parts = yaml.safe_load(two.read_text())
+    others.write_text(yaml.safe_dump(parts | {"users": []}))
+    two.write_text(yaml.safe_dump(parts | {"clusters": []}))
+    assert await asked_as(api, KubeAccess(environ={})) == ".kube/config"
+    assert await asked_as(api, KubeAccess(environ={"KUBECONFIG": f"/nowhere:{one}:"})) == "one"
+    assert await asked_as(api, named(f"{two}:{others}", KUBECONFIG=str(one))) == "two"
+
+
+async def test_a_dead_peer_is_noticed_after_25_seconds(api, tmp_path):
+    session = ApiSession(await load(named(api.kubeconfig(tmp_path / "config"))))
+    headers = {"Authorization": f"Bearer {api.admin_token}"}
+    watch = ("GET", f"{PATH}?watch=1", headers, None)
+    response = await session.send(watch, aiohttp.ClientTimeout(total=10))
+    assert response.connection is not None
+    transport = response.connection.transport
+    assert transport is not None
+    peer = transport.get_extra_info("socket")
+    probes = [socket.TCP_KEEPIDLE, *[socket.TCP_KEEPINTVL] * 3]
+    assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert sum(peer.getsockopt(socket.IPPROTO_TCP, each) for each in probes) == 25
+    assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+    assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+    await session.retire()
+    assert not transport.is_closing()  # it is in use
+    response.close()
+    await session.release()
 
 
 async def test_a_token_file_with_a_line_end(api, tmp_path):
@@ -98,6 +129,25 @@ async def test_a_credential_plugin_is_asked_again_when_its_token_is_refused(api,
     finally:
         await connection.close()
     assert [ask.user for ask in api.requests if ask.user] == ["me", "me again"]
+
+
+async def test_a_credential_plugin_that_fails_is_asked_again(api, tmp_path):
+    first = api.token("me", READS)
+    path = api.kubeconfig(tmp_path / "config", user=plugin(tmp_path, token=first))
+    connection = ApiConnection(named(path))
+    await connection.open()
+    try:
+        api.revoke(first)
+        (tmp_path / "plugin").write_text("#!/bin/sh\nexit 1\n")
+        with pytest.raises(ApiRefused, match="Unauthorized"):
+            await connection.request("GET", PATH, seconds=5)
+        with pytest.raises(ConfigError, match="the credential plug-in gave no credentials"):
+            await load(named(path))
+        plugin(tmp_path, token=api.token("me again", READS))
+        await connection.request("GET", PATH, seconds=5)
+    finally:
+        await connection.close()
+    assert api.requests[-1].user == "me again"
 
 
 async def test_a_pod_is_its_service_account_whose_token_is_rotated(api, tmp_path):
@@ -166,7 +216,12 @@ async def test_a_server_of_another_authority_is_not_trusted(api, tmp_path):
         ("https://10.111.255.255", "10.100.7.7/12", True),  # net.ParseCIDR masks the address
         ("https://[fd00::1]:443", "10.0.0.0/8,fd00::/8", True),
         ("https://[fd00::1]:443", "10.0.0.0/8", False),
-        ("https://api.example.com:6443", "0.0.0.0/0,.example.com", False),  # aiohttp's to know
+        ("https://api.example.com:6443", "0.0.0.0/0", False),
+        ("https://api.example.com:6443", "10.0.0.0/8,.example.com", True),
+        ("https://api.example.com:6443", "api.example.com:6443", True),
+        ("https://10.96.0.1:443", "10.96.0.1:443", True),
+        ("https://10.96.0.1:443", "10.96.0.1:80", False),
+        ("https://[fd00::1]:443", "[fd00::1]:443", True),
         ("https://127.1.2.3:6443", "", True),
         ("https://[::1]:6443", "", True),
         ("https://localhost:6443", "", True),
@@ -182,6 +237,27 @@ async def test_what_no_proxy_is_for_is_asked_directly(api, tmp_path, monkeypatch
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # discard: nobody is there
     path = api.kubeconfig(tmp_path / "config", user={"token": api.token("me", READS)})
     assert await asked_as(api, named(path)) == "me"
+
+
+async def test_other_addresses_are_asked_through_the_proxy(tmp_path, monkeypatch):
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    asked = []
+
+    async def proxy(reader, writer):
+        asked.append(await reader.readline())
+        writer.close()
+
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        (tmp_path / "config").write_text(f"{CONTEXT}{CLUSTER.format('https://192.0.2.1:6443')}")
+        connection = ApiConnection(named(tmp_path / "config"))
+        await connection.open()
+        with pytest.raises(ApiUnreachable):
+            await connection.request("GET", PATH, seconds=5)
+        await connection.close()
+    assert asked[0] == b"CONNECT 192.0.2.1:6443 HTTP/1.1\r\n"
 
 
 async def test_unknown_credentials_are_refused(api, tmp_path):
@@ -204,6 +280,7 @@ current-context: a
 contexts: [{name: a, context: {cluster: b, user: c}}]
 users: [{name: c, user: {token: t}}]
 """
+CLUSTER = "clusters: [{{name: b, cluster: {{server: '{}'}}}}]"
 BROKEN = [
     ("clusters: [", "no access to a Kubernetes API"),
     ("", "no access to a Kubernetes API"),
@@ -211,14 +288,15 @@ BROKEN = [
     ("apiVersion: v1\nkind: Config\n", "Expected key current-context"),
     (f"{CONTEXT}clusters: []", "no access to a Kubernetes API"),
     *(
-        (f"{CONTEXT}clusters: [{{name: b, cluster: {{server: '{server}'}}}}]", "API: .*URL")
+        (f"{CONTEXT}{CLUSTER.format(server)}", "API: .*URL")
         for server in (
             *("10.0.0.1:6443", "localhost:8080", "https://", "https://[fd00::1:6443"),
             *("https://api:64430000", "https://api..example", f"https://{'a' * 64}.example"),
         )
     ),
+    (f"{CONTEXT}clusters: [{{name: b, cluster: {{server: 5}}}}]", "no access to a Kubernetes API"),
     (
-        f"{CONTEXT}clusters: [{{name: b, cluster: {{server: 'me:secret@api:6443'}}}}]",
+        f"{CONTEXT}{CLUSTER.format('me:secret@api:6443')}",
         r"URL: \.\.\.@api:6443$",
     ),
 ]
@@ -234,13 +312,26 @@ async def test_a_kubeconfig_that_cannot_be_used(text, said, tmp_path):
 async def test_no_way_to_an_api_server(tmp_path):
     with pytest.raises(ConfigError, match="not in a pod, and there is no kubeconfig at /nowhere"):
         await load(named("/nowhere"))
-    with pytest.raises(ConfigError, match="no access to a Kubernetes API"):
-        await load(named("~nobody.here/config"))
+    for path in ("~nobody.here/config", tmp_path):
+        with pytest.raises(ConfigError, match="no access to a Kubernetes API"):
+            await load(named(path))
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(ConfigError, match="API: there is no kubeconfig at /nowhere"):
         await load(KubeAccess(kubeconfig="/nowhere", environ=environ))
     with pytest.raises(ConfigError, match="token file does not exist"):
         await load(KubeAccess(environ=environ, service_account=tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the client's
+async def test_an_issuer_that_breaks_off(api, tmp_path):
+    tokens = ".".join(base64.b64encode(b'{"exp":1}').decode() for _ in range(3))  # long expired
+    there = {"idp-issuer-url": api.url, "client-id": "c", "client-secret": "s"}
+    known = {"id-token": tokens, "refresh-token": "r"}
+    user = {"auth-provider": {"name": "oidc", "config": there | known}}
+    path = api.kubeconfig(tmp_path / "config", user=user)
+    api.fail(faults.dropped(), times=None)
+    with pytest.raises(ConfigError, match="API: Server disconnected"):
+        await load(named(path))
 
 
 async def test_a_certificate_file_that_is_none(tmp_path, api):

@@ -32,11 +32,12 @@ async def test_a_pool_with_a_protocol_that_no_parser_reads_is_not_ready(tmp_path
                 api.put(pod("b", "10.0.0.2"))
                 await fleet.until(lambda: len(fleet.targets) == 2)
                 assert not discovery.ready
-                spoken["spec"]["appProtocol"] = "kubernetes.io/h2c"
-                api.put(spoken)
-                await fleet.until(lambda: discovery.ready)
-    (line,) = [each for each in logs if each["event"] == "pool.app_protocol_unreadable"]
-    assert line["why"] == "`vllmgrpc-parser` cannot read http"
+                for protocol, ready in (("kubernetes.io/h2c", True), ("http", False)):
+                    spoken["spec"]["appProtocol"] = protocol
+                    api.put(spoken)
+                    await fleet.until(lambda ready=ready: discovery.ready == ready)
+    said = [each["why"] for each in logs if each["event"] == "pool.app_protocol_unreadable"]
+    assert said == ["`vllmgrpc-parser` cannot read http"] * 2
 
 
 async def test_pages_are_read_over_what_the_pool_says_at_the_time(tmp_path):

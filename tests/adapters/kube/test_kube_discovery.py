@@ -59,20 +59,28 @@ async def test_a_pool_is_applied_before_it_is_ready(api, tmp_path):
 async def test_a_pool_that_is_not_there_yet_is_waited_for(api, tmp_path):
     api.put(pod("a"))
     async with discovering(api, tmp_path) as (discovery, fleet):
-        await watched(api, "inferencepools")
+        ask = await watched(api, "inferencepools")
+        assert ask.query["fieldSelector"] == "metadata.name=pool"  # what a Role may be limited to
         assert not discovery.ready
         api.put(pool())
         await fleet.until(lambda: discovery.ready)
         assert fleet.targets == ["10.0.0.1:8000"]
 
 
-async def test_a_deleted_pool_removes_its_endpoints(api, tmp_path):
+@pytest.mark.parametrize("seen", [True, False])
+async def test_a_deleted_pool_removes_its_endpoints(seen, api, tmp_path):
     api.put(pool())
     api.put(pod("a"))
     async with discovering(api, tmp_path) as (discovery, fleet):
         await fleet.until(lambda: discovery.ready)
+        if not seen:
+            await api.down()
         api.delete("InferencePool", "pool", group=GATEWAY_GROUP)
+        if not seen:
+            api.compact()
+            await api.up()
         await fleet.until(lambda: not discovery.ready and not fleet.endpoints)
+        assert fleet.told_at_removals == [[False]]  # gateways send to others before they go
         api.put(pod("b", "10.0.0.2"))
         api.put(pool(ports=(9000,)))
         await fleet.until(lambda: discovery.ready)
@@ -95,6 +103,9 @@ async def test_another_selector_and_other_ports(api, tmp_path):
         api.put(pod("d", "10.0.0.4", labels={"app": "other"}))
         await fleet.until(lambda: len(fleet.targets) == 16)
         assert fleet.ready == [True]
+        await until(lambda: [each.ask.resource for each in api.watches].count("pods") == 1)
+    listed = [ask for ask in api.requests if (ask.verb, ask.resource) == ("list", "pods")]
+    assert len(listed) == 2  # once for each selector
 
 
 async def test_scaled_to_zero_and_back_it_stays_ready(api, tmp_path):

@@ -190,11 +190,39 @@ async def test_opening_admits_all_and_who_goes_away_takes_no_turn():
         gone.cancel()
         queue.release()
         await asyncio.gather(*waiting)
-        again = tasks.create_task(queue.wait(NEVER))
-        await asyncio.sleep(0)
-        assert not again.done()
-        queue.release()
     assert gone.cancelled()
+
+
+async def test_who_goes_away_costs_the_others_no_pause():
+    queue, ended = RetryQueue(), []
+
+    async def end(what, waiting):
+        await waiting
+        ended.append(what)
+
+    async with asyncio.TaskGroup() as tasks:
+        gone = [tasks.create_task(queue.wait(0.01)) for _ in range(2)]
+        tasks.create_task(end("one pause", queue.wait(0.01)))
+        tasks.create_task(end("the longest pause", asyncio.sleep(0.01)))
+        await asyncio.sleep(0)  # all of them wait
+        for each in gone:
+            each.cancel()
+    assert ended == ["one pause", "the longest pause"]
+
+
+async def test_after_an_outage_a_queue_is_as_before_it():
+    queue = RetryQueue()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        opened = tasks.create_task(queue.wait(0.01))
+        await asyncio.sleep(0)
+        queue.release()
+        await opened
+        later = tasks.create_task(queue.wait(NEVER))
+        await RetryQueue().wait(0.02)  # the pause that was broken off would be over
+        assert not later.done()
+        queue.release()
+        for _ in range(2):
+            await queue.wait(0.01)
 
 
 REWRITES = {"verb": "list", "resource": "inferencemodelrewrites"}

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from epp.adapters.kube.pool_watch import PoolWatch
+from epp.model.events import EndpointUpserted
 from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.pool_state import PoolState
-from tests.adapters.kube.rig import QUICK, pod
+from tests.adapters.kube.rig import QUICK, connected, pod, watched
 from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer, of_json
 from tests.protocol.kube.objects import LABELS, pool
@@ -55,3 +56,34 @@ async def test_other_pools_of_a_server_that_ignores_field_selectors_do_not_count
     async with running(watch.follow_pool("pool", "inference.networking.k8s.io")):
         await changed.until(lambda: len(selectors) > 1)
     assert selectors[:2] == [LABELS, LABELS]
+
+
+async def test_pods_that_the_pool_selects_no_longer_do_not_count(api, connection):
+    state, changed = PoolState(ObjectWarnings()), Changed()
+    upserted: list[str] = []
+
+    def wake():
+        events = state.drain_events()
+        upserted.extend(each.endpoint.pod for each in events if isinstance(each, EndpointUpserted))
+        if upserted:
+            state.select({"app": "other"}, (8000,))
+        changed()
+
+    watch = PoolWatch(connection, "default", state, wake, QUICK)
+    state.select(LABELS, (8000,))
+    async with running(watch.follow_pods()):
+        await watched(api)
+        for name in "ab":  # in one chunk, which is passed on in one turn
+            api.put(pod(name))
+        await changed.until(lambda: upserted)
+    assert upserted == ["a"]
+
+
+async def test_what_a_watch_fails_with_is_raised(api, tmp_path):
+    user = {"token": "two\nlines"}
+    async with connected(api, tmp_path, **user) as connection:
+        state = PoolState(ObjectWarnings())
+        state.select(LABELS, (8000,))
+        watch = PoolWatch(connection, "default", state, print, QUICK)
+        with pytest.raises(ValueError, match="header injection"):
+            await asyncio.wait_for(watch.follow_pods(), 10)
