@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from epp.config.catalogue import PLUGINS, REMOVED
-from epp.config.schema import as_go_reads, near
+from epp.config.schema import as_go_reads, check_numbers, near
 from epp.errors import ConfigError
 from epp.policy import attribute_sources, plugins
 from epp.policy.flow import fairness, orders, usage_limits
@@ -83,7 +83,9 @@ def users_class(name: str, place: str) -> type[Any] | None:
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
     """Return a plug-in's struct with the parameters. Raises `ConfigError` that names the place."""
     try:
-        return convert(as_go_reads(parameters, kind), kind)
+        read = as_go_reads(parameters, kind)
+        check_numbers(read, "")  # those that were written with an exponent were text
+        return convert(read, kind)
     except ConfigError as error:
         within = f"{place}.{error.place}" if error.place else place
         raise ConfigError(_explain(error, kind), within) from None

@@ -35,15 +35,24 @@ def asking(request):
 
     @asynccontextmanager
     async def made(services):
-        server = health_server(request.param, services)
-        await server.start("127.0.0.1", 0)
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-                yield health_pb2_grpc.HealthStub(channel)
-        finally:
-            await server.stop()
+        async with (
+            serving(request.param, services) as server,
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            yield health_pb2_grpc.HealthStub(channel)
 
     return made
+
+
+@asynccontextmanager
+async def serving(transport, services):
+    """Start a server; it is stopped on the way out."""
+    server = health_server(transport, services)
+    await server.start("127.0.0.1", 0)
+    try:
+        yield server
+    finally:
+        await server.stop()
 
 
 def about(name):
@@ -135,21 +144,19 @@ async def test_stop_does_not_wait_for_watches(asking):
 
 @pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
 async def test_a_port_in_use_is_an_error(transport):
-    server, other = (health_server(transport, HealthServices()) for _ in range(2))
-    await server.start("127.0.0.1", 0)
-    with pytest.raises((OSError, RuntimeError)):
-        await other.start("127.0.0.1", server.port)
-    await server.stop()
+    other = health_server(transport, HealthServices())
+    async with serving(transport, HealthServices()) as server:
+        with pytest.raises((OSError, RuntimeError)):
+            await other.start("127.0.0.1", server.port)
 
 
 @pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
 async def test_a_connection_has_few_calls_at_a_time(transport):
-    server = health_server(transport, HealthServices())
-    await server.start("127.0.0.1", 0)
-    async with connected(server, wire.greeting()) as peer:
-        settings = dict(struct.iter_unpack(">HI", await peer.heard(Kind.SETTINGS)))
+    served = serving(transport, HealthServices())
+    async with served as server, connected(server, wire.greeting()) as peer:
+        await peer.heard(Kind.SETTINGS)
+    settings = dict(struct.iter_unpack(">HI", peer.seen(Kind.SETTINGS)[0]))  # then it acknowledges
     assert settings[3] == 16, "the most streams (RFC 9113 §6.5.2)"
-    await server.stop()
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

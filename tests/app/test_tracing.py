@@ -274,7 +274,7 @@ def test_state_of_a_trace_that_is_not_gone_on_with_is_not_sent_on():
 
 def test_the_share_of_traces_is_that_which_was_asked_for():
     watched = Traced(ratio=0.25)
-    spans = [watched.ask("x")[0].record.span for _ in range(400)]
+    spans = [watched.serve("x").span for _ in range(400)]
     sampled = [each for each in spans if each is not None]
     assert 60 < len(sampled) < 140
     assert len({each.trace_id for each in sampled}) == len(sampled)

@@ -135,6 +135,16 @@ def test_a_whole_number_may_be_written_with_a_point_or_an_exponent_as_in_gos_yam
     assert found.lru_capacity_per_server == 4_000_000
 
 
+@pytest.mark.parametrize("name", ["lruCapacityPerServer", "peakPrefillThroughput"])
+def test_a_number_with_an_exponent_has_the_same_range(name):
+    kinds = ("approx-prefix-cache-producer", "prefix-cache-affinity-filter")
+    kind = kinds[name == "peakPrefillThroughput"]
+    text = f"plugins: [{{type: {kind}, parameters: {{{name}: 1e300}}}}]"
+    with pytest.raises(ConfigError, match="out of range") as raised:
+        Plugins(decode(text)[0].plugins)
+    assert raised.value.place == f"plugins[0].parameters.{name}"
+
+
 def test_a_fraction_is_not_a_whole_number():
     text = "plugins: [{type: load-aware-scorer, parameters: {threshold: 1.5e0}}]"
     with pytest.raises(ConfigError, match="a whole number is expected, not a fraction"):

@@ -20,6 +20,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
+from epp.model.endpoint import target_of
 from epp.printable import without_user
 from epp.system.host_names import host_of
 
@@ -72,7 +73,8 @@ def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
             f"the server's address is not a usable http or https URL: {without_user(url)}"
         )
     no_proxy = environ.get("NO_PROXY") or environ.get("no_proxy", "")
-    if host == "localhost" or proxy_bypass(urlsplit(url).netloc, {"no": no_proxy}):
+    port = urlsplit(url).port or (443 if url.lower().startswith("https:") else 80)
+    if host == "localhost" or proxy_bypass(target_of(host, port), {"no": no_proxy}):
         return True
     networks = []
     for each in no_proxy.split(","):

@@ -145,8 +145,10 @@ class EngineScheduler:
 
     def shared_tokens(self, sequence: SequenceState, finished: Sequence[SequenceState]) -> int:
         """Return the most tokens that a prompt shares with a running or a `finished` one."""
-        others = chain(finished, self._running)
-        return max((sequence.common_tokens(other) for other in others), default=0)
+        blocks = 0
+        for other in chain(finished, self._running):
+            blocks = sequence.common_blocks(other, blocks)
+        return sequence.offsets.covered(blocks)
 
     def copy(self, event: CacheCopied | CacheCleared) -> None:
         """Correct the cache by a copy of another replica's, unless its engine reports."""

@@ -99,6 +99,7 @@ class Pod:
         """The size of the engine's blocks, in tokens, by its last report; 0 before the first."""
         self._suspects: list[SequenceState] = []
         self._broken = 0
+        self._page_at = inf  # of a page whose requests count: responses renew a part of it only
         self._started_at: float | None = None
         self._queries = 0.0
         self._attributes: Mapping[str, float] = NO_ATTRIBUTES
@@ -291,6 +292,7 @@ class Pod:
         if self.frozen_reports.report(load, self.ledger.requests):
             load = load.uncounted(self.frozen_reports.changed_at)
         self.load = load if not self._attributes else self._with_attributes(load)
+        self._page_at = load.at
         self._broken, self.reachable = 0, load.awake
         self._count_external()
         if (spec := spec_of(self.endpoint, load, self.scheduler.spec)) != self.scheduler.spec:
@@ -362,8 +364,8 @@ class Pod:
 
         Requests of a report that has become too old (`is_old`) no longer count.
         """
-        if is_old(self.load, reason, now):
-            self.load = self.load.uncounted(self.load.at)
+        if is_old(replace(self.load, at=min(self.load.at, self._page_at)), reason, now):
+            self.load, self._page_at = self.load.uncounted(self.load.at), inf
             self._count_external()
             self.close_books(now)
         match reason:

@@ -1,7 +1,5 @@
 """One prompt at one endpoint, waiting or in its cache, with its output."""
 
-from itertools import takewhile
-from operator import eq
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -52,10 +50,21 @@ class SequenceState:
         if self.lease is not None:
             self.cache.correct_sizes(self.lease, offsets.sizes())
 
-    def common_tokens(self, other: "SequenceState") -> int:
-        """Return how many tokens both prompts start with, in whole blocks."""
-        pairs = zip(self.chain.hashes, other.chain.hashes, strict=False)
-        return self.offsets.covered(sum(1 for _ in takewhile(lambda pair: eq(*pair), pairs)))
+    def common_blocks(self, other: "SequenceState", least: int) -> int:
+        """Return how many blocks both prompts start with, or `least` if that is more."""
+        mine, others = self.chain.hashes, other.chain.hashes
+        unequal = min(len(mine), len(others)) + 1
+        # A hash is chained over all blocks before it.
+        if unequal <= least + 1 or mine[least] != others[least]:
+            return least
+        equal = least + 1
+        while unequal - equal > 1:
+            middle = (equal + unequal) // 2
+            if mine[middle - 1] == others[middle - 1]:
+                equal = middle
+            else:
+                unequal = middle
+        return equal
 
     def preempt(self) -> None:
         """Free all blocks, and wait again (vLLM `_preempt_request`)."""

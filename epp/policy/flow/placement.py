@@ -11,6 +11,7 @@ The first row that applies decides (`Placement.place`):
 
 If there is no such endpoint, the request has no room. Another endpoint is as good if
 
+- it owes little prefill, even if its room is not known,
 - it has as much of the prompt cached,
 - the request takes a slot of an adapter there for no longer,
 - its steps are not long, and
@@ -33,6 +34,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
+from epp.model.pods.sequence import SequenceState
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.flow.held import ANYWHERE, slot_of
@@ -42,6 +44,7 @@ from epp.policy.flow.settings import FlowSettings
 from epp.policy.scheduler import Scheduler
 
 _ADAPTERS: Final = Axis.ADAPTERS
+_MEMORY: Final = Axis.MEMORY
 _PREFILL: Final = Axis.PREFILL
 _REFUSALS: Final = Axis.REFUSALS
 _FEW_DECODES: Final = 1.75
@@ -240,7 +243,6 @@ class Placement:
         if best is None:
             return []
         rooms, pods = self.rooms_for(batch=priority < 0), self._fleet.pods
-        model, response = quote.target_model, self._response_tokens(quote)
         most = _seconds(best) + worth
         found: list[Candidate] = []
         for each in decision.candidates:
@@ -248,10 +250,7 @@ class Placement:
             if (
                 pod is not None
                 and self._may_take(pod, each, best, most, now)
-                and rooms.lacks(
-                    pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
-                )
-                is None
+                and self._lacks_for(quote, pod, each, rooms, now) is None
             ):
                 found.append(each)
         return found
@@ -259,6 +258,8 @@ class Placement:
     def _may_take(
         self, pod: Pod, candidate: Candidate, best: Candidate, most: float, now: float
     ) -> bool:
+        if pod.ledger.queued_seconds(now) >= self._short_prefill:  # also if its room is not known
+            return False
         if most == inf:
             return not _is_late(pod, now)
         return (
@@ -287,8 +288,27 @@ class Placement:
                 axis = rooms.lacks(first, seconds, quote.tokens, now, quote.target_model)
                 if axis is not None:
                     return axis
+        return self._lacks_for(quote, pod, candidate, rooms, now)
+
+    def _lacks_for(
+        self, quote: Quote, pod: Pod, candidate: Candidate, rooms: Rooms, now: float
+    ) -> Axis | None:
+        """Return what an endpoint lacks; what running requests hold of the prompt counts once.
+
+        That is looked for if the request would fit without all that is cached of it.
+        """
+        seconds, tokens, model = candidate.prefill_seconds, quote.tokens, quote.target_model
         response, answers = self._response_tokens(quote), quote.answers
-        return rooms.lacks(pod, seconds, quote.tokens, now, quote.target_model, response, answers)
+        axis = rooms.lacks(pod, seconds, tokens, now, model, response, answers)
+        if axis is not _MEMORY or not candidate.cached_tokens or len(quote.chains) != 1:
+            return axis
+        fewest = tokens - candidate.cached_tokens
+        if rooms.lacks(pod, seconds, fewest, now, model, response, answers) is not None:
+            return axis
+        chain, offsets, scheduler = quote.chains[0], quote.token_offsets[0], pod.scheduler
+        prompt = SequenceState(quote.request_id, chain, offsets, scheduler.cache)
+        shared = float(scheduler.shared_tokens(prompt, ()))
+        return rooms.lacks(pod, seconds, tokens, now, model, response, answers, shared)
 
     def _response_tokens(self, quote: Quote) -> float:
         """Return the expected length of each answer to a request, in tokens."""

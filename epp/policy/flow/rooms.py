@@ -13,9 +13,10 @@
   second.
 
 The used part is what the last report shows and what was sent since, and at least what this picker
-sent. So requests of other senders count, and those from before a restart of the picker. An endpoint
-without requests has room for any single one. Requests for endpoints whose room is not known are
-sent at once, as without flow control.
+sent. So requests of other senders count, and those from before a restart of the picker. While
+reports are missing, what this picker sent is still known: else all that wait would go to an
+endpoint whose page is late. An endpoint without requests has room for any single one. Requests for
+endpoints whose room is not known are sent at once, as without flow control.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,11 @@ _STEADY: Final = 0.05
 More responses must begin during these reports, so that some requests have replaced others."""
 _SURE_SECONDS: Final = 60.0
 """If no request may wait for a slot, seconds until more requests than slots are tried again."""
+_LARGE: Final = 0.8
+"""A request that takes this share of a cache goes where others take no more than the rest.
+
+It waits in the engine until enough of them have ended: small ones would keep it out for minutes.
+"""
 _NEXT: Final = 1
 """Requests that may wait in an engine for the next free slot, so that it is used at once."""
 _MIN_SECONDS: Final = 1e-3
@@ -70,8 +76,9 @@ _REFUSALS: Final = Axis.REFUSALS
 class Rooms:
     """The room of each endpoint; `share` is the share of the cache that may be used.
 
-    An endpoint that owes `prefill_seconds` has no room. The room of an endpoint whose report is
-    older than `stale_seconds` is not known. `waiting` requests may wait in an engine for a slot.
+    An endpoint that owes `prefill_seconds` has no room. One whose report is older than
+    `stale_seconds` is stale: what others sent counts only until it is too old (`is_old`). `waiting`
+    requests may wait in an engine for a slot.
     """
 
     def __init__(
@@ -97,12 +104,13 @@ class Rooms:
         adapter: str = "",
         response: float = 0.0,
         answers: int = 1,
+        shared: float = 0.0,
     ) -> Axis | None:
         """Return what an endpoint lacks for a request; None if it has room.
 
-        The request's prefill takes `seconds` there. It has `prompt` tokens, and each of its
-        `answers` is expected to have `response` tokens. `adapter` is the model that it names,
-        which need not be a LoRA adapter.
+        The request's prefill takes `seconds` there. It has `prompt` tokens, of which running
+        requests hold `shared`, and each of its `answers` is expected to have `response` tokens.
+        `adapter` is the model that it names, which need not be a LoRA adapter.
         """
         ledger, load = pod.ledger, pod.load
         if now < ledger.refuses_until:
@@ -113,9 +121,9 @@ class Rooms:
         axis = None
         if queued >= self._prefill_seconds:
             axis = _PREFILL
-        elif self._lacks_memory(pod, prompt, response, answers):
+        elif self._lacks_memory(pod, prompt - shared, response, answers, shared):
             axis = _MEMORY
-        elif self._slots and pod.running >= self._known_slots(pod) + self._waiting:
+        elif self._slots and _sequences(pod) >= self._known_slots(pod) + self._waiting:
             axis = _SLOTS
         elif adapter and load.max_adapters and pod.books.waits_for_slot(adapter):
             axis = _ADAPTERS
@@ -130,7 +138,7 @@ class Rooms:
             account = self._accounts[name] = _Account(pod, since)
         if account.at == -inf:
             return axis is _PREFILL and pod.reachable and now - account.since <= _FIRST_SECONDS
-        return account.known and pod.reachable and now - account.at <= self._stale_seconds
+        return account.known and pod.reachable
 
     @staticmethod
     def _held_tokens(pod: Pod) -> float:
@@ -144,13 +152,22 @@ class Rooms:
         """Return how many tokens the requests at an endpoint hold, and may still add."""
         return self._held_tokens(pod) + pod.growth.most()
 
-    def _lacks_memory(self, pod: Pod, prompt: float, response: float, answers: int) -> bool:
+    def _lacks_memory(
+        self, pod: Pod, prompt: float, response: float, answers: int, shared: float
+    ) -> bool:
         held = self._held_tokens(pod) + prompt
         all_of_it = pod.growth.total + answers * response
-        if held + all_of_it <= self.share.value * pod.scheduler.capacity:
+        capacity = pod.scheduler.capacity
+        if held + all_of_it <= self.share.value * capacity:
+            return False
+        large = self._waiting and prompt + answers * response >= _LARGE * capacity
+        if large and held - prompt <= (1.0 - _LARGE) * capacity:
             return False
         limit = self._most_tokens(pod)
-        return held >= limit or held + pod.growth.most(answers, response, prompt) > limit
+        most = pod.growth.most(answers, response, prompt)
+        if shared:  # no end but the last one of those that hold it frees it
+            most = min(all_of_it, most + shared * pod.ledger.requests)
+        return held >= limit or held + most > limit
 
     def _most_tokens(self, pod: Pod) -> float:
         """Return the tokens that an endpoint may hold: more if its steps are short."""
@@ -170,7 +187,7 @@ class Rooms:
             return 0
         owed = pod.ledger.queued_seconds(now) + pod.ledger.external_waiting * seconds
         prefills = ceil((self._prefill_seconds - owed) / max(seconds, _MIN_SECONDS))
-        slots = self._known_slots(pod) - pod.running
+        slots = self._known_slots(pod) - _sequences(pod)
         return max(1, int(min(prefills, self.free_tokens(pod) // max(1.0, tokens), slots)))
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
@@ -182,7 +199,7 @@ class Rooms:
         }
         slots = self._known_slots(pod)
         if slots < inf:
-            found[Axis.SLOTS] = pod.running / (slots + self._waiting)
+            found[Axis.SLOTS] = _sequences(pod) / (slots + self._waiting)
         return found
 
     def is_stale(self, pod: Pod, now: float) -> bool:
@@ -190,7 +207,7 @@ class Rooms:
         return not pod.reachable or now - pod.load.at > self._stale_seconds
 
     def unaccounted(self, pod: Pod, now: float) -> str:
-        """Return why an endpoint's room is not known; empty if it is.
+        """Return why an endpoint's room is not known, or not by a report; empty if it is.
 
         `stale` is checked first: an endpoint that never reported lacks its block count, too.
         """
@@ -203,11 +220,12 @@ class Rooms:
     def reported(self, pod: Pod) -> None:
         """Learn from a report how many requests an engine runs at once."""
         load, name = pod.load, pod.endpoint.id
-        slots = self._slots.get(name)
-        if slots is None:
+        slots, engine = self._slots.get(name), pod.scheduler.generation
+        if slots is None or slots.engine != engine:  # one that restarted may have other limits
+            self._slots.pop(name, None)
             if not load.running:
                 return
-            slots = self._slots[name] = _Slots(self._waiting)
+            slots = self._slots[name] = _Slots(self._waiting, engine)
         # vLLM `LoRARequestStates` names all adapters that have requests as running and as waiting.
         adapters = len(load.running_adapters | load.waiting_adapters)
         lacks_adapter = 0 < load.max_adapters < adapters
@@ -223,14 +241,16 @@ class Rooms:
 class _Slots:
     """How many requests an engine runs at once: `known`, which is infinite until it is learned.
 
-    It is the most that ever ran, once about as many ran in report after report while others waited
+    `engine` is the generation of the endpoint's cache: another one means that it restarted. `known`
+    is the most that ever ran, once about as many ran in report after report while others waited
     and ran later. If more run, the engine has more slots. If no request may be `waiting` in the
     engine, at most the known number are sent, so one more is tried now and then. If that one has to
     wait, requests of other priorities wait behind it.
     """
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, engine: int) -> None:
         self.known = inf
+        self.engine: Final = engine
         self._tries: Final = not waiting
         self._sure_until = -inf  # until then no more are tried
         self._most = 0.0
@@ -266,7 +286,7 @@ class _Slots:
 
 
 class _Account:
-    """Whether an endpoint's room is `known` from one report, as long as that is not too old.
+    """Whether an endpoint's room is `known` since one report.
 
     `since` is when the room was first asked for.
     """
@@ -276,6 +296,11 @@ class _Account:
         self.load: Final = pod.load
         self.at: Final = pod.load.at
         self.known: Final = not _unknown(pod)
+
+
+def _sequences(pod: Pod) -> float:
+    """Return how many slots requests take or wait for; each answer to a prompt takes one."""
+    return max(pod.running, float(pod.books.counted))
 
 
 def _unknown(pod: Pod) -> str:

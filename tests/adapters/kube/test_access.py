@@ -221,6 +221,8 @@ async def test_a_server_of_another_authority_is_not_trusted(api, tmp_path):
         ("https://api.example.com:6443", "api.example.com:6443", True),
         ("https://10.96.0.1:443", "10.96.0.1:443", True),
         ("https://10.96.0.1:443", "10.96.0.1:80", False),
+        ("https://api.example.com", "api.example.com:443", True),
+        ("http://api.example.com", "api.example.com:443", False),
         ("https://[fd00::1]:443", "[fd00::1]:443", True),
         ("https://127.1.2.3:6443", "", True),
         ("https://[::1]:6443", "", True),

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.events import OrcaReported
+from epp.model.endpoint import EndpointId
+from epp.model.events import OrcaReported, ScrapeFailed, ScrapeFailure
 from epp.model.request import RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken
 from tests.model.rig import LONG, Rig
@@ -188,6 +189,34 @@ def test_what_a_response_does_not_report_is_what_was_sent_and_has_ended_since(ot
     rig.apply(Finished(RequestId("new")))
     rig.apply(OrcaReported(RequestId("r3"), target, running=2.0 + others))
     assert load(rig) == (0, 2 + others, pytest.approx(0.199))
+
+
+def test_what_responses_do_not_report_ends_with_the_pages_that_had_it():
+    rig = Rig()
+    rig.report("pod-0", running=40, kv_usage=0.5, block_size=16, num_blocks=1001, at=rig.now)
+    rig.send("pod-0", "r", text(16), stream=True)
+    for _ in range(11):
+        rig.now += 1
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.NO_PAGE))
+        target = rig.pod("pod-0").endpoint.target
+        rig.apply(OrcaReported(RequestId("r"), target, kv_usage=0.2, waiting=0.0))
+    assert load(rig) == (0, 1, pytest.approx(0.2))
+    assert rig.pod("pod-0").running == 1
+
+
+def test_what_responses_report_outlives_the_pages_that_have_become_old():
+    rig = Rig()
+    rig.report("pod-0", running=40, kv_usage=0.5, block_size=16, num_blocks=1001, at=rig.now)
+    rig.send("pod-0", "r", text(16), stream=True)
+    target = rig.pod("pod-0").endpoint.target
+    for _ in range(15):
+        rig.now += 1
+        rig.apply(OrcaReported(RequestId("r"), target, waiting=5.0, running=30.0))
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.NO_PAGE))
+    assert load(rig)[:2] == (5, 30)
+    rig.now += 11
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.NO_PAGE))
+    assert load(rig)[:2] == (0, 1)
 
 
 def adapters(rig, name="pod-0"):

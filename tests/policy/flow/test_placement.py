@@ -6,6 +6,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId
 from epp.model.request_events import ResponseNamed
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import LONG, FlowRig
 from tests.strategies import request
@@ -127,12 +128,53 @@ def test_a_request_goes_nowhere_else_if_steps_are_long_there():
     assert rig.come("a", 100) is None
 
 
+def test_an_endpoint_of_unknown_room_does_not_draw_what_waits_for_others():
+    rig = FlowRig()
+    rig.say("pod-1", num_blocks=None)
+    rig.send("pod-0", "large", rig.words(95_000), stream=True)
+    rig.begin("large")
+    went = [rig.come(str(number), 1000, stream=True) for number in range(30)]
+    assert 0 < went.count("pod-1") < 10
+    assert went[20:] == [None] * 10
+
+
 def test_a_request_waits_for_the_cache_that_saves_it_a_prefill():
     rig, first = with_a_full_best_pod()
     held = rig.flow.route(request("next", [*first, *rig.words(100)]), rig.now)
     assert held.endpoint_id.endswith("pod-0")
     assert rig.flow.would_wait == {Axis.MEMORY: 1}
     assert rig.come("other", 100) == "pod-1"
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_running_requests_hold_of_a_prompt_takes_memory_once(runs):
+    rig = FlowRig(pods=1)
+    document = rig.words(60_000)
+    rig.flow.route(request("first", document, stream=True), rig.now)
+    rig.begin("first")
+    if not runs:  # its blocks are cached, but free
+        rig.end("first", 60_000)
+        rig.come("other", 45_000, stream=True)
+        rig.begin("other")
+    held = rig.flow.route(request("next", [*document, *rig.words(100)]), rig.now)
+    assert isinstance(held, HeldRequest) is not runs
+
+
+def test_what_running_requests_share_is_held_until_the_last_of_them_ends():
+    rig = FlowRig(pods=1)
+    rig.learn(4000)
+    document = rig.words(50_000)
+    rig.flow.route(request("first", document, stream=True, max_tokens=4000), rig.now)
+    rig.begin("first")
+    rig.go_on("first", 3900)
+    went = 0
+    for number in range(30):
+        asked = request(str(number), [*document, *rig.words(100)], stream=True, max_tokens=4000)
+        if isinstance(rig.flow.route(asked, rig.now), HeldRequest):
+            break
+        rig.begin(str(number))
+        went += 1
+    assert 5 < went <= 50_000 // 4100
 
 
 def test_what_goes_elsewhere_at_once_counts_towards_its_clients_share():

@@ -3,6 +3,8 @@
 import pytest
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
+from epp.model.endpoint import EndpointId
+from epp.model.events import ScrapeFailed, ScrapeFailure
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import LONG, FlowRig
 
@@ -125,9 +127,8 @@ def test_a_cache_is_filled_where_steps_are_short_whoever_sent_what_is_in_it():
     [
         {"num_blocks": None},
         {"ranks": 2},
-        {"at": 0.0},
     ],
-    ids=["no block count", "several engines", "stale"],
+    ids=["no block count", "several engines"],
 )
 def test_endpoints_that_cannot_be_accounted_for_get_requests_at_once(load):
     rig = FlowRig(pods=1)
@@ -136,12 +137,31 @@ def test_endpoints_that_cannot_be_accounted_for_get_requests_at_once(load):
         assert rig.come(str(number), LONG) == "pod-0"
 
 
-def test_reports_that_come_seldom_are_good_until_some_are_missed():
-    rig = FlowRig(pods=1, stale_seconds=90.0)
-    rig.wait(89)
-    assert [rig.come(str(number), LONG) for number in range(2)] == ["pod-0", None]
-    rig.wait(2)
-    assert rig.release() == ["1"]
+@pytest.mark.parametrize("late", [True, False], ids=["late pages", "the picker was paused"])
+def test_what_was_sent_takes_room_while_reports_are_missing(late):
+    rig = FlowRig(pods=1)
+    rig.come("first", 90_000, stream=True)
+    rig.begin("first")
+    assert [rig.come(each, LONG, stream=True) for each in "ab"] == [None, None]
+    rig.wait(11)
+    if late:
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.LATE))
+    assert rig.release() == []
+    rig.end("first", 90_000, 1)
+    assert rig.release() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "priority", "waits"),
+    [(10_000, 0, False), (10_000, -1, True), (30_000, 0, True)],
+    ids=["little", "a batch", "much"],
+)
+def test_a_request_as_large_as_a_cache_goes_where_others_take_little(taken, priority, waits):
+    rig = FlowRig(pods=1)
+    rig.come("first", taken, stream=True)
+    rig.begin("first")
+    assert (rig.come("large", 95_000, priority=priority) is None) == waits
+    assert rig.come("next", 1000) == ("pod-0" if waits else None)
 
 
 def test_of_the_memory_of_an_endpoint_that_has_not_reported_yet_nothing_is_known():

@@ -65,6 +65,33 @@ def test_slots_are_those_of_one_engine(uid, went):
     assert rig.come("next", 10) == went
 
 
+@pytest.mark.parametrize(
+    ("before", "restarted"),
+    [({"started_at": 1.0}, {"started_at": 2.0}), ({"cache_queries": 9.0}, {"cache_queries": 1.0})],
+)
+def test_slots_are_learned_anew_once_an_engine_has_restarted(before, restarted):
+    rig = with_three_slots(**before)
+    for name in ("5", "6", "7", "8"):
+        rig.abort(name)
+    rig.say("pod-0", counted=True, **restarted)
+    for number in range(8):
+        assert rig.come(f"new {number}", 10, stream=True) == "pod-0"
+        rig.begin(f"new {number}")
+
+
+def test_each_answer_takes_a_slot():
+    rig = with_three_slots()
+    for name in ("5", "6", "7", "8"):
+        rig.end(name, 10, 10)
+    rig.say("pod-0", counted=True)
+    assert [rig.come(each, 10, stream=True, n=4) for each in ("a", "b")] == ["pod-0", None]
+    rig.begin("a")
+    rig.say("pod-0", running=3.0, waiting=1.0, counted=True)
+    assert rig.release() == []
+    rig.end("a", 10, 40)
+    assert rig.release() == ["b"]
+
+
 def test_a_batch_waits_in_no_engine_for_a_slot():
     rig = with_three_slots()
     rig.end("5", 10, 10)  # three are left
