@@ -104,7 +104,10 @@ def test_a_row_of_refusals_is_of_that_endpoints_answers_alone(answer):
     assert rig.come("next") == "pod-0"
 
 
-ADMITTER = "plugins: [{type: least-ttft-picker}, {type: probabilistic-admitter}]"
+# So steep that chance decides nothing: a pool that is a little busy refuses none.
+ADMITTER = """
+plugins: [{type: least-ttft-picker}, {type: probabilistic-admitter, parameters: {power: 20}}]
+"""
 SATURATED = {"waiting": 10.0, "kv_usage": 0.01}
 
 
