@@ -1,5 +1,6 @@
 """One prompt at one endpoint, waiting or in its cache, with its output."""
 
+from bisect import bisect_left
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -53,18 +54,12 @@ class SequenceState:
     def common_blocks(self, other: "SequenceState", least: int) -> int:
         """Return how many blocks both prompts start with, or `least` if that is more."""
         mine, others = self.chain.hashes, other.chain.hashes
-        unequal = min(len(mine), len(others)) + 1
-        # A hash is chained over all blocks before it.
-        if unequal <= least + 1 or mine[least] != others[least]:
+        shorter = min(len(mine), len(others))
+        if least >= shorter or mine[least] != others[least]:
             return least
-        equal = least + 1
-        while unequal - equal > 1:
-            middle = (equal + unequal) // 2
-            if mine[middle - 1] == others[middle - 1]:
-                equal = middle
-            else:
-                unequal = middle
-        return equal
+        # A hash is chained over all blocks before it.
+        rest = range(least + 1, shorter)
+        return least + 1 + bisect_left(rest, x=True, key=lambda at: mine[at] != others[at])
 
     def preempt(self) -> None:
         """Free all blocks, and wait again (vLLM `_preempt_request`)."""

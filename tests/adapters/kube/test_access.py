@@ -20,6 +20,7 @@ from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 from epp.protocol.kube.watch import ApiRefused
+from tests.adapters.kube.rig import connected
 from tests.kubeapi import FakeKubernetes, faults
 
 PATH = "/api/v1/namespaces/default/pods"
@@ -118,35 +119,25 @@ def plugin(folder, **status):
 
 async def test_a_credential_plugin_is_asked_again_when_its_token_is_refused(api, tmp_path):
     first = api.token("me", READS)
-    path = api.kubeconfig(tmp_path / "config", user=plugin(tmp_path, token=first))
-    connection = ApiConnection(named(path))
-    await connection.open()
-    try:
+    async with connected(api, tmp_path, **plugin(tmp_path, token=first)) as connection:
         await connection.request("GET", PATH, seconds=5)
         api.revoke(first)
         plugin(tmp_path, token=api.token("me again", READS))
         await connection.request("GET", PATH, seconds=5)
-    finally:
-        await connection.close()
     assert [ask.user for ask in api.requests if ask.user] == ["me", "me again"]
 
 
 async def test_a_credential_plugin_that_fails_is_asked_again(api, tmp_path):
     first = api.token("me", READS)
-    path = api.kubeconfig(tmp_path / "config", user=plugin(tmp_path, token=first))
-    connection = ApiConnection(named(path))
-    await connection.open()
-    try:
+    async with connected(api, tmp_path, **plugin(tmp_path, token=first)) as connection:
         api.revoke(first)
         (tmp_path / "plugin").write_text("#!/bin/sh\nexit 1\n")
         with pytest.raises(ApiRefused, match="Unauthorized"):
             await connection.request("GET", PATH, seconds=5)
         with pytest.raises(ConfigError, match="the credential plug-in gave no credentials"):
-            await load(named(path))
+            await load(named(tmp_path / "kubeconfig"))
         plugin(tmp_path, token=api.token("me again", READS))
         await connection.request("GET", PATH, seconds=5)
-    finally:
-        await connection.close()
     assert api.requests[-1].user == "me again"
 
 
